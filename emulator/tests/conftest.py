@@ -1,11 +1,7 @@
 """Start every test without shim, selected SoC and changed options."""
 
-from __future__ import annotations
-
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import tikemu
@@ -21,7 +17,7 @@ _NOTHING_SELECTED = platform_info.selection()
 
 
 @pytest.fixture(autouse=True)
-def clean_emulator() -> Iterator[None]:
+def clean_emulator():
     """Undo what a test installs, selects and configures, and what earlier tests selected."""
     options, finders = settings.default_options(), list(sys.meta_path)
     platform_info.restore(_NOTHING_SELECTED)
@@ -33,27 +29,27 @@ def clean_emulator() -> Iterator[None]:
 
 
 @pytest.fixture
-def soc() -> str:
+def soc():
     """Select Ascend910A."""
     platform_info.set_current_compile_soc_info("Ascend910A")
     return "Ascend910A"
 
 
 @pytest.fixture
-def kernel(soc: str) -> Any:
+def kernel(soc):
     """Return an empty kernel with debugging enabled."""
     return tik.Tik(disable_debug=False)
 
 
 @pytest.fixture
-def strict() -> Iterator[None]:
+def strict():
     """Provide strict mode while programs are recorded and run."""
     with tikemu.use_options(tikemu.Options(strict=True)):
         yield
 
 
 @pytest.fixture
-def no_warnings() -> Iterator[None]:
+def no_warnings():
     """Make every TikWarning a failure."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", tikemu.TikWarning)

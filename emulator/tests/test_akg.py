@@ -1,14 +1,11 @@
 """Compare chip and instructions with the table that MindSpore's AKG has."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tikemu import soc
@@ -53,7 +50,7 @@ _TYPES = {"float32": "f32", "float16": "f16", "int32": "s32", "int8": "s8", "uin
 
 
 @pytest.fixture(scope="module")
-def ask() -> Any:
+def ask():
     """Return a function that asks AKG, if MindSpore brings its library for Ascend."""
     found = importlib.util.find_spec("mindspore")
     folders = [] if found is None else list(found.submodule_search_locations or ())
@@ -61,14 +58,14 @@ def ask() -> Any:
     if not libraries:
         pytest.skip("no MindSpore with AKG for Ascend is installed")
 
-    def asked(*questions: tuple[str, str]) -> list[Any]:
+    def asked(*questions):
         command = [sys.executable, "-c", PROGRAM, str(libraries[0]), json.dumps(questions)]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     return asked
 
 
-def test_memories_and_cores(ask: Any) -> None:
+def test_memories_and_cores(ask):
     """The L2 buffer is the one difference: AKG says 64 MiB, the platform file 32 (D2c)."""
     chip = soc.ASCEND_910A
     sizes = {"Unified": chip.ub_size, "L1": chip.l1_size, "L0A": chip.l0a_size, "L0B": chip.l0b_size}
@@ -77,16 +74,16 @@ def test_memories_and_cores(ask: Any) -> None:
     assert answers == [chip.core_count, *sizes.values()]
 
 
-def test_dtypes(ask: Any) -> None:
+def test_dtypes(ask):
     answers = ask(*(("intrinsic", f"Intrinsic_{name}") for name in SHARED.values()))
     ours = {name: {one for one in registry.named(name).dtypes if isinstance(one, str)} for name in SHARED}
     assert {name: set(answer.split(",")) for name, answer in zip(SHARED, answers)} == ours
 
 
-def test_conversions(ask: Any) -> None:
+def test_conversions(ask):
     """All pairs and rounding modes of AKG are ours; to 8 bits the explicit modes are in its table only (D15a)."""
 
-    def names(table: dict[tuple[str, str], tuple[str, ...]]) -> set[str]:
+    def names(table):
         return {
             "deq" if (dst, src) == ("float16", "int32") else f"{_TYPES[src]}2{_TYPES[dst]}{_MODES[mode]}"
             for (dst, src), modes in table.items()

@@ -1,7 +1,5 @@
 """``python -m tikemu``."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -222,7 +220,7 @@ def test_the_version(capsys):
 
 
 def test_ctrl_c(program, capsys, monkeypatch):
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run_kernel", interrupted)

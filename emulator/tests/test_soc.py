@@ -1,7 +1,5 @@
 """Chip profiles, constants of the timing model, bank conflicts."""
 
-from __future__ import annotations
-
 import pytest
 from tikemu import soc
 from tikemu.isa.bank_conflicts import Stream, conflict_cycles
@@ -18,7 +16,7 @@ from tikemu.soc import CONFIDENCES, Constant, TimingModel
         ("Ascend910PremiumA", 32, 1220, 319.8),
     ],
 )
-def test_profile_matches_the_platform_file(name: str, cores: int, clock: int, tflops: float) -> None:
+def test_profile_matches_the_platform_file(name, cores, clock, tflops):
     profile = soc.find(name)
     assert (profile.core_count, profile.clock_mhz) == (cores, clock)
     assert profile.peak_f16_flops / 1e12 == pytest.approx(tflops, abs=0.06)
@@ -26,13 +24,13 @@ def test_profile_matches_the_platform_file(name: str, cores: int, clock: int, tf
     assert capacities == [262144, 1048576, 65536, 65536, 262144]
 
 
-def test_plain_910_is_the_910a_and_later_chips_are_unknown() -> None:
+def test_plain_910_is_the_910a_and_later_chips_are_unknown():
     assert soc.find("Ascend910") is soc.ASCEND_910A
     assert soc.find("Ascend910B1") is None
     assert soc.find("Ascend310") is None
 
 
-def test_fewer_cores_share_the_same_memory() -> None:
+def test_fewer_cores_share_the_same_memory():
     part = soc.ASCEND_910A.with_cores(8)
     assert part.core_count == 8
     assert soc.ASCEND_910A.core_count == 32
@@ -40,7 +38,7 @@ def test_fewer_cores_share_the_same_memory() -> None:
     assert soc.ASCEND_910PROB.gm_share(30) == pytest.approx(33.6, abs=0.05)
 
 
-def test_every_constant_tells_unit_source_and_confidence() -> None:
+def test_every_constant_tells_unit_source_and_confidence():
     names = TimingModel.names()
     assert len(names) > 50
     for name in names:
@@ -89,7 +87,7 @@ def test_every_constant_tells_unit_source_and_confidence() -> None:
         ("queue_depth", 32),
     ],
 )
-def test_constants_of_decision_d32a(name: str, value: float) -> None:
+def test_constants_of_decision_d32a(name, value):
     assert getattr(soc.ASCEND_910A.timing, name) == value
 
 
@@ -115,16 +113,16 @@ def test_constants_of_decision_d32a(name: str, value: float) -> None:
         ("transpose_b8", "int8", 8),
     ],
 )
-def test_cycles_per_repeat(kind: str, dtype: str, cycles: float) -> None:
+def test_cycles_per_repeat(kind, dtype, cycles):
     assert soc.ASCEND_910A.timing.vector_cycles(kind, dtype) == cycles
 
 
-def test_unknown_kind_of_vector_instruction() -> None:
+def test_unknown_kind_of_vector_instruction():
     with pytest.raises(KeyError, match="'gather'"):
         soc.ASCEND_910A.timing.vector_cycles("gather", "float16")
 
 
-def test_constants_can_be_recalibrated() -> None:
+def test_constants_can_be_recalibrated():
     timing = TimingModel(mmad_latency=33, vector_div_f32=8)
     assert timing.mmad_latency == 33
     assert timing.vector_cycles("div", "float32") == 8
@@ -152,11 +150,11 @@ def test_constants_can_be_recalibrated() -> None:
         (Stream(65536), (Stream(0, block_stride=16),), 80),
     ],
 )
-def test_bank_conflicts_of_ten_repeats(dst: Stream, sources: tuple, cycles: float) -> None:
+def test_bank_conflicts_of_ten_repeats(dst, sources, cycles):
     assert conflict_cycles(1, 10, dst, sources) == cycles
 
 
-def test_slow_instructions_hide_conflicts() -> None:
+def test_slow_instructions_hide_conflicts():
     assert conflict_cycles(4, 10, Stream(0), (Stream(0),)) == 40
     assert conflict_cycles(4, 10, Stream(0), (Stream(0, block_stride=16),)) == 90  # 8 reads and a write of one bank
     assert conflict_cycles(1, 0, Stream(0)) == 0

@@ -1,7 +1,5 @@
 """Conditions: if_scope, elif_scope and else_scope; new_stmt_scope."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

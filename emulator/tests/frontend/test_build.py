@@ -1,7 +1,5 @@
 """BuildCCE checks the program as a whole; findings are kept for strict runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

@@ -1,7 +1,5 @@
 """``tikdb`` (core.md 5.2) and ``tikemu.run``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

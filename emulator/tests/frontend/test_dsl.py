@@ -1,7 +1,5 @@
 """The container and control flow: what is recorded, what core.md 1 to 3 forbids, and the lines that errors name."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import time

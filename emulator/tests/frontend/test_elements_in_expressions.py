@@ -1,7 +1,5 @@
 """Test that an expression loads an element of a tensor into a hidden Scalar."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

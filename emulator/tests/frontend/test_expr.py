@@ -1,7 +1,5 @@
 """Run-time values: operators build nodes that mean what C means, constants fold, Python's own logic is refused."""
 
-from __future__ import annotations
-
 import operator
 import warnings
 

@@ -1,7 +1,5 @@
 """for_range: bounds, multi-buffering, the multi-core loop, and what may stand inside."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 

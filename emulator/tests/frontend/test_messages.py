@@ -1,10 +1,7 @@
 """Test the messages of errors, and the figures that a person reads."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -23,14 +20,14 @@ from tikemu import (
 from emulator.tests.support.strict_programs import ub
 
 
-def this_line(error: BaseException, word: str) -> None:
+def this_line(error, word):
     """Check that the error names the line of this file that holds ``word``."""
     assert isinstance(error, TikError)
     assert error.location.file == __file__ and word in error.location.text
 
 
 # ------------------------------------------------------------------------------------------------ when
-def rows(kernel: Any, blocks: int, name: str = "row") -> Any:
+def rows(kernel, blocks, name="row"):
     """Record a loop over ten rows; only eight of them lie inside the tensor."""
     source = kernel.Tensor("float16", (64 * 8 * blocks,), tik.scope_gm, "source")
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
@@ -47,7 +44,7 @@ def rows(kernel: Any, blocks: int, name: str = "row") -> Any:
 
 @pytest.mark.parametrize("numerics", [True, False])
 @pytest.mark.parametrize("reuse", [True, False])
-def test_bounds_error_names_block_and_loop_variables(kernel: Any, numerics: bool, reuse: bool) -> None:
+def test_bounds_error_names_block_and_loop_variables(kernel, numerics, reuse):
     feed = rows(kernel, 3)
     with pytest.raises(TikBoundsError, match="tensor 'source'") as caught:
         tikemu.run(kernel, feed, numerics=numerics, options=tikemu.Options(reuse=reuse))
@@ -57,7 +54,7 @@ def test_bounds_error_names_block_and_loop_variables(kernel: Any, numerics: bool
     this_line(caught.value, "kernel.data_move(data, source[")
 
 
-def test_loops_of_one_name_are_told_apart_by_their_lines(kernel: Any) -> None:
+def test_loops_of_one_name_are_told_apart_by_their_lines(kernel):
     feed = rows(kernel, 1, "half")
     with pytest.raises(TikBoundsError) as caught:
         tikemu.run(kernel, feed)
@@ -67,7 +64,7 @@ def test_loops_of_one_name_are_told_apart_by_their_lines(kernel: Any) -> None:
     assert [name for name, _ in moment.loops] == ["part", f"half (line {line - 3})", f"half (line {line - 1})"]
 
 
-def test_loops_that_have_ended_are_not_named(kernel: Any) -> None:
+def test_loops_that_have_ended_are_not_named(kernel):
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
     data = ub(kernel, "data", 64)
     count = kernel.Scalar("int32", init_value=8)
@@ -80,7 +77,7 @@ def test_loops_that_have_ended_are_not_named(kernel: Any) -> None:
     assert caught.value.moment is None and " in " not in str(caught.value).splitlines()[-1]
 
 
-def test_scalar_access_names_the_moment(kernel: Any) -> None:
+def test_scalar_access_names_the_moment(kernel):
     target = kernel.Tensor("float16", (16,), tik.scope_gm, "target")
     data, value = ub(kernel, "data", 16), kernel.Scalar("float16")
     kernel.vec_dup(16, data, 1.0, 1, 1)
@@ -103,21 +100,21 @@ def test_scalar_access_names_the_moment(kernel: Any) -> None:
         ("if_scop", "'if_scope'"),
     ],
 )
-def test_unknown_api_suggests_the_nearest(kernel: Any, wrong: str, meant: str) -> None:
+def test_unknown_api_suggests_the_nearest(kernel, wrong, meant):
     with pytest.raises(TikUnknownApiError) as caught:
         getattr(kernel, wrong)
     assert f"no API {wrong!r}" in str(caught.value) and f"did you mean {meant}?" in caught.value.message
     this_line(caught.value, "getattr(kernel, wrong)")
 
 
-def test_a_name_like_no_other_suggests_nothing(kernel: Any) -> None:
+def test_a_name_like_no_other_suggests_nothing(kernel):
     with pytest.raises(TikUnknownApiError) as caught:
         kernel.xyzzy(1)
     assert "did you mean" not in str(caught.value)
     assert not hasattr(kernel, "vec_ad")
 
 
-def test_unknown_attributes_of_values_suggest_the_nearest(kernel: Any) -> None:
+def test_unknown_attributes_of_values_suggest_the_nearest(kernel):
     for value, wrong, meant in (
         (ub(kernel, "data"), "reshap", "reshape"),
         (kernel.Scalar("int32"), "set_a", "set_as"),
@@ -126,7 +123,7 @@ def test_unknown_attributes_of_values_suggest_the_nearest(kernel: Any) -> None:
             getattr(value, wrong)
 
 
-def public_objects(kernel: Any) -> dict[str, Any]:
+def public_objects(kernel):
     """Return one object of each class that programs hold, and the module."""
     tikemu.install(soc="Ascend910A", force=True)
     from tbe import tik as module
@@ -149,7 +146,7 @@ def public_objects(kernel: Any) -> dict[str, Any]:
     }
 
 
-def test_missing_names_of_public_objects(kernel: Any) -> None:
+def test_missing_names_of_public_objects(kernel):
     """A TikError with the program's line, and an AttributeError. Names with underscores stay Python's."""
     for label, value in public_objects(kernel).items():
         with pytest.raises(AttributeError, match="no_such_name") as caught:
@@ -168,7 +165,7 @@ def test_missing_names_of_public_objects(kernel: Any) -> None:
         from tbe.tik import no_such_name  # noqa: F401
 
 
-def test_the_name_of_the_product(kernel: Any) -> None:
+def test_the_name_of_the_product(kernel):
     assert tik.Dprofile().get_product_name() == tik.Dprofile("v100", "cloud").get_product_name() == "cloud"
     assert tik.Dprofile("v100", "mini").get_product_name() == "mini"
 
@@ -194,7 +191,7 @@ HUGE = {
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize("name", HUGE)
-def test_integers_beyond_64_bits(kernel: Any, name: str, dtype: str) -> None:
+def test_integers_beyond_64_bits(kernel, name, dtype):
     tensor = kernel.Tensor(dtype, (1024,), tik.scope_ubuf, "held")
     for number in (2**64, -(10**400), 2**1023):
         with pytest.raises(TikError) as caught:
@@ -204,14 +201,14 @@ def test_integers_beyond_64_bits(kernel: Any, name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("scope", [{}, [], None, 3, "local.L9", b"global"])
-def test_scopes_that_there_are_not(kernel: Any, scope: Any) -> None:
+def test_scopes_that_there_are_not(kernel, scope):
     with pytest.raises(TikParamError, match="scope of tensor 't' must be one of"):
         kernel.Tensor("float32", (64,), scope, "t")
     with pytest.raises(TikParamError, match="dtype of tensor 't' must be one of"):
         kernel.Tensor(scope, (64,), tik.scope_ubuf, "t")
 
 
-def test_unknown_name_of_the_module_suggests_the_nearest() -> None:
+def test_unknown_name_of_the_module_suggests_the_nearest():
     tikemu.install(soc="Ascend910A", force=True)
     from tbe import tik as module
 
@@ -219,7 +216,7 @@ def test_unknown_name_of_the_module_suggests_the_nearest() -> None:
         _ = module.scope_ubf
 
 
-CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+CALLS = {
     "keyword of an instruction": (
         lambda k, t: k.vec_abs(64, t, t, repeat_tims=1),
         "vec_abs has no argument 'repeat_tims'; did you mean 'repeat_times'?",
@@ -245,7 +242,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_wrong_calls_name_line_and_argument(kernel: Any, name: str) -> None:
+def test_wrong_calls_name_line_and_argument(kernel, name):
     call, said = CALLS[name]
     data = ub(kernel, "data")
     with pytest.raises(TikCallError) as caught:
@@ -254,7 +251,7 @@ def test_wrong_calls_name_line_and_argument(kernel: Any, name: str) -> None:
     assert isinstance(caught.value, TypeError) and caught.value.location.file == __file__
 
 
-def test_extension_argument_suggests_a_documented_one(kernel: Any) -> None:
+def test_extension_argument_suggests_a_documented_one(kernel):
     data = ub(kernel, "data")
     with pytest.raises(TikUnsupportedArgumentError, match="'brust' .*; did you mean 'burst'"):
         kernel.data_move(data, data[64], 0, 1, 4, 0, 0, brust=1)
@@ -262,8 +259,8 @@ def test_extension_argument_suggests_a_documented_one(kernel: Any) -> None:
         kernel.data_move(data, data[64], 0, 1, brust=4, src_stride=0, dst_stride=0)
 
 
-def test_a_type_error_inside_a_call_stays_one(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: Any) -> None:
+def test_a_type_error_inside_a_call_stays_one(kernel, monkeypatch):
+    def broken(*arguments):
         raise TypeError("inside")
 
     monkeypatch.setattr(kernel._recorder, "instruction", broken)
@@ -273,7 +270,7 @@ def test_a_type_error_inside_a_call_stays_one(kernel: Any, monkeypatch: pytest.M
 
 
 # ------------------------------------------------------------------------------------------------ figures
-def test_cycles_are_printed_for_people(kernel: Any) -> None:
+def test_cycles_are_printed_for_people(kernel):
     target = kernel.Tensor("float16", (128,), tik.scope_gm, "target")
     data = ub(kernel, "data")
     with kernel.for_range(0, 3000):

@@ -1,7 +1,5 @@
 """Queries about the SoC (core.md 1.3 to 1.5)."""
 
-from __future__ import annotations
-
 import pytest
 import tikemu
 from tikemu import Options
@@ -126,7 +124,7 @@ Intrinsic_vgather Intrinsic_nothing: / -
 """
 
 
-def answers(table: str) -> list[tuple[str, str, bool]]:
+def answers(table):
     """Return the name, dtype and answer for every pair of a table. - is the empty dtype."""
     result = []
     for line in table.strip().splitlines():

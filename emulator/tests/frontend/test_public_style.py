@@ -1,7 +1,5 @@
 """Test forms that public operators write, each beside the nearest form that is refused."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

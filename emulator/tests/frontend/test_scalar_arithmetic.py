@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,31 +14,31 @@ from emulator.tests.support.element_kernel import INTEGERS, program, values
 from emulator.tests.support.naive_values import OPERATORS, stored
 
 
-def evaluate(node: Any, **variables: Any) -> Any:
+def evaluate(node, **variables):
     """Return the value of an expression over variables, as the compiled program computes it."""
     names = {name_of(variable): variables[variable.name] for variable in _variables(node)}
     with np.errstate(all="ignore"):
         return eval(Expressions().wrapped(node).source, dict(HELPERS), names)
 
 
-def _variables(node: Any) -> list[ir.Variable]:
+def _variables(node):
     """Return the variables of an expression."""
     if isinstance(node, ir.Variable):
         return [node]
     return [found for arg in node.args for found in _variables(arg)] if isinstance(node, ir.Operation) else []
 
 
-def operation(op: str, dtype: str, *args: Any) -> ir.Operation:
+def operation(op, dtype, *args):
     """Return a node of an expression."""
     return ir.Operation(op, args, dtype)
 
 
-def variable(name: str, dtype: str) -> ir.Variable:
+def variable(name, dtype):
     """Return a run-time variable."""
     return ir.Variable(name, dtype, "scalar", sum(map(ord, name)))
 
 
-def c_result(op: str, left: int, right: int, dtype: str) -> int:
+def c_result(op, left, right, dtype):
     """Return the result of C, from exact integers."""
     return stored(OPERATORS[op](left, right), dtype)
 
@@ -63,7 +62,7 @@ EDGES = {
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("op", ["+", "-", "*", "/", "%", "&", "|", "<<", ">>"])
-def test_integer_arithmetic_is_that_of_c(op: str, dtype: str) -> None:
+def test_integer_arithmetic_is_that_of_c(op, dtype):
     a, b = variable("a", dtype), variable("b", dtype)
     for left, right in itertools.product(EDGES[dtype], EDGES[dtype]):
         if right == 0 and op in "/%":
@@ -72,7 +71,7 @@ def test_integer_arithmetic_is_that_of_c(op: str, dtype: str) -> None:
         assert evaluate(operation(op, dtype, a, b), a=left, b=given) == c_result(op, left, given, dtype), (left, right)
 
 
-def test_nested_arithmetic_wraps_once_per_type() -> None:
+def test_nested_arithmetic_wraps_once_per_type():
     a = variable("a", "int32")
     big = 2**31 - 1
     # (a * a + a) / 2: the product wraps before it is divided.
@@ -84,14 +83,14 @@ def test_nested_arithmetic_wraps_once_per_type() -> None:
     assert evaluate(wide, a=65536, b=5) == 5
 
 
-def test_comparisons_use_the_common_type() -> None:
+def test_comparisons_use_the_common_type():
     signed, unsigned = variable("s", "int32"), variable("u", "uint32")
     assert evaluate(operation("<", "bool", signed, unsigned), s=-1, u=1) is False  # -1 becomes 2**32 - 1
     assert evaluate(operation("<", "bool", signed, variable("w", "int64")), s=-1, w=1) is True
     assert evaluate(operation("==", "bool", signed, -1), s=-1) is True
 
 
-def test_logic_counts_numbers_as_not_zero() -> None:
+def test_logic_counts_numbers_as_not_zero():
     a, b = variable("a", "int32"), variable("b", "float32")
     assert evaluate(operation("all", "bool", a, b), a=3, b=0.5) is True
     assert evaluate(operation("all", "bool", a, b), a=3, b=0.0) is False
@@ -103,7 +102,7 @@ def test_logic_counts_numbers_as_not_zero() -> None:
 
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "/"])
-def test_float_arithmetic_is_ieee_single_precision(op: str) -> None:
+def test_float_arithmetic_is_ieee_single_precision(op):
     rng = np.random.default_rng(1)
     numbers = np.concatenate([rng.standard_normal(200), [0.0, -0.0, 1e38, -3e38, 1e-40, np.inf, -np.inf, np.nan]])
     left = numbers.astype(np.float32)
@@ -141,14 +140,14 @@ def test_float_arithmetic_is_ieee_single_precision(op: str) -> None:
         ("float16", "float32", 0.333251953125, 0.333251953125),
     ],
 )
-def test_assignment_converts(source: str, target: str, value: Any, expected: Any) -> None:
+def test_assignment_converts(source, target, value, expected):
     text = Expressions().converted(variable("a", source), target)
     with np.errstate(all="ignore"):
         got = eval(text.source, dict(HELPERS), {name_of(variable("a", source)): value})
     assert got == expected and isinstance(got, float if target.startswith("float") else int)
 
 
-def test_scalars_and_expressions_in_a_program(kernel: Any) -> None:
+def test_scalars_and_expressions_in_a_program(kernel):
     """For the input 1: a Scalar wraps, and int32 sums wrap before they are widened or compared."""
     n, u = kernel.InputScalar("int32", "n"), kernel.InputScalar("uint32", "u")
     with program(kernel, 8, "int64", [n, u]) as out:
@@ -167,7 +166,7 @@ def test_scalars_and_expressions_in_a_program(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("op, message", [("/", "integer division of 3 by zero"), ("%", "remainder of 3 by zero")])
-def test_division_by_zero_is_an_error_at_the_users_line(kernel: Any, op: str, message: str) -> None:
+def test_division_by_zero_is_an_error_at_the_users_line(kernel, op, message):
     with program(kernel) as out:
         zero = kernel.Scalar("int32", init_value=0)
         three = kernel.Scalar("int32", init_value=3)

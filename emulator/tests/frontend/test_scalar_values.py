@@ -1,7 +1,5 @@
 """Scalars, ScalarArrays and InputScalars: what can be assigned to them, and float16."""
 
-from __future__ import annotations
-
 import pytest
 import tikemu
 from tikemu import tik

@@ -1,7 +1,5 @@
 """Tensors: definition rules, the three kinds of index, reshape, reinterpret, element writes (core.md 2.1 to 2.5)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """reshape and reinterpret_cast_to, writes of elements, and life time."""
 
-from __future__ import annotations
-
 import pytest
 import tikemu
 from tikemu import tik

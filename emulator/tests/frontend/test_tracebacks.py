@@ -1,7 +1,5 @@
 """Tracebacks and warnings show the user's lines, and each of them once."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -9,7 +7,6 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -22,12 +19,12 @@ OWN = str(Path(tikemu.__file__).parent)
 _FEED = {"x": np.zeros(128, np.float16)}
 
 
-def _gm(kernel: Any) -> Any:
+def _gm(kernel):
     """Return a vector in global memory."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "x")
 
 
-def _misses_its_tensor(kernel: Any) -> Any:
+def _misses_its_tensor(kernel):
     """Run a program with a second move that ends behind its tensor."""
     x, data = _gm(kernel), ub(kernel, "data", 128)
     with kernel.for_range(0, 3) as row:
@@ -36,20 +33,20 @@ def _misses_its_tensor(kernel: Any) -> Any:
     return tikemu.run(kernel, _FEED)
 
 
-def _debugs_what_it_has_not(kernel: Any) -> Any:
+def _debugs_what_it_has_not(kernel):
     """Run a program in the debugger with an input that it lacks."""
     x = _gm(kernel)
     kernel.BuildCCE("debugs", [x], [x])
     return kernel.tikdb.start_debug({"z": 3}, False)
 
 
-def _enters_else_alone(kernel: Any) -> None:
+def _enters_else_alone(kernel):
     """Open else_scope without if_scope."""
     with kernel.else_scope():
         pass
 
 
-MISTAKES: dict[str, Callable[[Any], Any]] = {
+MISTAKES = {
     "range": lambda kernel: kernel.data_move(ub(kernel, "data", 128), _gm(kernel), 0, 1, 10**7, 0, 0),
     "arguments": lambda kernel: kernel.vec_mul(3),
     "unknown": lambda kernel: kernel.vec_multiply(3),
@@ -68,7 +65,7 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def frames(mistake: str, kernel: Any) -> list[traceback.FrameSummary]:
+def frames(mistake, kernel):
     """Return the traceback of a mistake, from this line on."""
     with pytest.raises(TikError) as caught:
         MISTAKES[mistake](kernel)
@@ -76,21 +73,21 @@ def frames(mistake: str, kernel: Any) -> list[traceback.FrameSummary]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_traceback_has_one_frame_of_the_emulator(mistake: str, kernel: Any) -> None:
+def test_a_traceback_has_one_frame_of_the_emulator(mistake, kernel):
     own = [frame for frame in frames(mistake, kernel) if frame.filename.startswith((OWN, "<tikemu"))]
     assert len(own) == 1 and frames(mistake, tik.Tik(disable_debug=False))[-1].filename.startswith(OWN)
 
 
-def test_a_traceback_is_whole_where_somebody_asks_for_it(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_whole_where_somebody_asks_for_it(kernel, monkeypatch):
     monkeypatch.setenv("TIKEMU_TRACEBACK", "full")
     assert len([frame for frame in frames("run", kernel) if frame.filename.startswith(OWN)]) > 5
 
 
-def test_other_errors_keep_their_traceback(kernel: Any) -> None:
+def test_other_errors_keep_their_traceback(kernel):
     """An error that is not about the program does not point at the user's line."""
 
     class Broken:
-        def __index__(self) -> int:
+        def __index__(self):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:
@@ -98,14 +95,14 @@ def test_other_errors_keep_their_traceback(kernel: Any) -> None:
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "__index__"
 
 
-def _questionable(kernel: Any) -> None:
+def _questionable(kernel):
     """Record a call that the documents do not list."""
     data = ub(kernel, "data", 64, "int32")
     kernel.vec_adds(8, data, data, 1, 1, 8, 8)
 
 
 @pytest.mark.parametrize("told", ("recording", "running", "shape", "chip"))
-def test_a_warning_shows_its_line_once(told: str, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_shows_its_line_once(told, kernel, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if told == "recording":
@@ -127,13 +124,13 @@ def test_a_warning_shows_its_line_once(told: str, kernel: Any, monkeypatch: pyte
     assert re.search(r"vec_adds\(8|start_debug|tikemu\.run\(|tik\.Tik\(\)", printed.splitlines()[1])
 
 
-def _built(kernel: Any) -> None:
+def _built(kernel):
     """Build a program that does nothing."""
     x = _gm(kernel)
     kernel.BuildCCE("built", [x], [x])
 
 
-def test_an_uncaught_error_is_short(tmp_path: Path) -> None:
+def test_an_uncaught_error_is_short(tmp_path):
     """The traceback has the program's lines, one line of the emulator and the message, as Python prints them."""
     program = tmp_path / "program.py"
     program.write_text(

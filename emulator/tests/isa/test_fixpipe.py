@@ -1,7 +1,5 @@
 """fixpipe."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikMemoryError, TikParamError, TikWarning

@@ -1,7 +1,5 @@
 """Whole-tensor APIs: values against NumPy, shapes and aliasing, and the instructions they become."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """High-level copies and reductions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning

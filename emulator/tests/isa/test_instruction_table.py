@@ -1,7 +1,5 @@
 """The table of instructions: complete, consistent, with the footprints and cost of its entries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.isa import registry
@@ -9,7 +7,7 @@ from tikemu.isa import registry
 from emulator.tests.support.bench import Bench, three_tensors
 
 
-def test_names_of_both_families() -> None:
+def test_names_of_both_families():
     names = set(registry.specs())
     for name in (
         *("abs", "relu", "exp", "ln", "rec", "rsqrt", "sqrt", "not", "add", "sub", "mul", "max", "min", "and", "or"),
@@ -33,7 +31,7 @@ def test_names_of_both_families() -> None:
     }
 
 
-def test_signatures_are_positional_as_documented() -> None:
+def test_signatures_are_positional_as_documented():
     specs = registry.specs()
     assert str(specs["vec_conv"].signature) == (
         "(mask, round_mode, dst, src, repeat_times, dst_rep_stride, src_rep_stride, deqscale=None, "
@@ -53,7 +51,7 @@ def test_signatures_are_positional_as_documented() -> None:
         specs["vec_abs"].arguments(1, 2, 3, 4, 5)
 
 
-def test_footprints_are_exact() -> None:
+def test_footprints_are_exact():
     """Footprints have only the bytes of enabled lanes, with masks, strides and gaps."""
     rng = np.random.default_rng(0)
     for _ in range(40):
@@ -79,7 +77,7 @@ def test_footprints_are_exact() -> None:
     ("api", "dtype", "cycles"),
     [("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)],
 )
-def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
+def test_cost_per_repeat(api, dtype, cycles):
     """No bank conflict adds to the cost: the destination lies one block behind the source."""
     b = Bench()
     x = b.ub(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))

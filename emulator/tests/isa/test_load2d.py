@@ -1,7 +1,5 @@
 """load2dv1 and the recipes that feed the Cube with it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError

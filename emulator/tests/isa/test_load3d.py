@@ -1,7 +1,5 @@
 """load3dv1: gathers the windows of a convolution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError

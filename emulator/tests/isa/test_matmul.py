@@ -1,7 +1,5 @@
 """matmul: products of any size as loads, products and moves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikMemoryError, TikParamError, TikUnsupportedError

@@ -1,7 +1,5 @@
 """mmad: products of fractals, and their padding in strict mode."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import (

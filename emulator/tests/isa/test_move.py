@@ -1,7 +1,5 @@
 """Moves between memories: against the naive interpreter, and their documented examples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning

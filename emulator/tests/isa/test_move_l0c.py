@@ -1,7 +1,5 @@
 """Moves between L0C and the Unified Buffer, broadcasts into L0C, and atomic addition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError

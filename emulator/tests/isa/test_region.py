@@ -1,7 +1,5 @@
 """Byte footprints against sets of bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.isa.region import Memory, Region
@@ -9,7 +7,7 @@ from tikemu.isa.region import Memory, Region
 SIZE = 400
 
 
-def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+def random_pieces(rng):
     """Return pieces that stay inside the memory; strides may be 0, touch or overlap."""
     pieces = []
     for _ in range(int(rng.integers(1, 4))):
@@ -19,7 +17,7 @@ def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     return tuple(pieces)
 
 
-def bytes_of(pieces: tuple[tuple[int, ...], ...]) -> set[int]:
+def bytes_of(pieces):
     """Return the byte addresses that pieces of a region cover."""
     return {
         base + i * s0 + j * s1 + k
@@ -31,7 +29,7 @@ def bytes_of(pieces: tuple[tuple[int, ...], ...]) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_regions_are_sets_of_bytes(seed: int) -> None:
+def test_regions_are_sets_of_bytes(seed):
     rng = np.random.default_rng(seed)
     memory = Memory("UB", "UB", SIZE, track=True)
     for _ in range(200):
@@ -48,14 +46,14 @@ def test_regions_are_sets_of_bytes(seed: int) -> None:
         memory.defined[:] = 0
 
 
-def test_regions_of_two_memories_never_overlap() -> None:
+def test_regions_of_two_memories_never_overlap():
     a, b = Memory("GM", "a", 64, track=False), Memory("GM", "b", 64, track=False)
     assert Region.span(a, 0, 32).overlaps(Region.span(a, 31, 1))
     assert not Region.span(a, 0, 32).overlaps(Region.span(b, 0, 32))
     assert a.defined is None
 
 
-def test_equal_spans_have_equal_pieces() -> None:
+def test_equal_spans_have_equal_pieces():
     """All ways to write a contiguous walk give the same region."""
     memory = Memory("UB", "UB", 4096, track=False)
     forms = {
@@ -72,7 +70,7 @@ def test_equal_spans_have_equal_pieces() -> None:
     assert Region.strided(memory, 0, 2, 256, 255).pieces not in forms
 
 
-def test_views_outside_the_memory_are_refused() -> None:
+def test_views_outside_the_memory_are_refused():
     memory = Memory("UB", "UB", 64, track=False)
     assert memory.view("float16", 32, (2, 8), (16, 2)).shape == (2, 8)
     with pytest.raises((ValueError, TypeError)):

@@ -1,7 +1,5 @@
 """Scalar functions, explicit synchronisation and refused names."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,9 +1,5 @@
 """Test every check of vector instructions with a call on each side of the rule."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from tikemu.errors import (
@@ -42,7 +38,7 @@ PARAM, BOUNDS, ALIGN, UNSUPPORTED = TikParamError, TikBoundsError, TikAlignError
         ("float16", Runtime(8, "int64"), Runtime(8, "float32"), PARAM, "got one of float32"),
     ],
 )
-def test_mask(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
+def test_mask(dtype, good, bad, error, message):
     b, x, y, _ = three_tensors(dtype)
     b.call("vec_abs", good, y, x, 1, 8, 8)
     b.refuses(error, message, "vec_abs", bad, y, x, 1, 8, 8)
@@ -58,9 +54,9 @@ def test_mask(dtype: str, good: Any, bad: Any, error: type, message: str) -> Non
     ],
     ids=["both words", "high word", "65 lanes", "128 lanes"],
 )
-def test_run_time_masks_beyond_the_lanes(mask: Any, lanes: list[int]) -> None:
+def test_run_time_masks_beyond_the_lanes(mask, lanes):
     """The register has 128 bits: with 64 lanes the low word counts. Strict mode refuses the others (D16i)."""
-    calls: dict[str, Any] = {
+    calls = {
         "vec_dup": lambda y, x: (y, 5, 1, 8),
         "vector_dup": lambda y, x: (y, 5, 1, 1, 8),
         "vec_abs": lambda y, x: (y, x, 1, 8, 8),
@@ -76,7 +72,7 @@ def test_run_time_masks_beyond_the_lanes(mask: Any, lanes: list[int]) -> None:
         strict.refuses(BOUNDS, "enables lanes above 64", api, mask, *arguments(y, x))
 
 
-def test_mask_bits_start_at_the_low_word() -> None:
+def test_mask_bits_start_at_the_low_word():
     """[0, 8] enables only the fourth lane; the high word comes first in the list."""
     b, x, y, z = three_tensors()
     b.call("vec_dup", [0, 8], x, 5, 1, 8)
@@ -88,7 +84,7 @@ def test_mask_bits_start_at_the_low_word() -> None:
 
 
 @pytest.mark.parametrize("mask", [[0, 0], [Runtime(0, "int64"), 0], Runtime(0)], ids=["list", "run-time list", "count"])
-def test_mask_without_lanes(mask: Any) -> None:
+def test_mask_without_lanes(mask):
     """With a warning, no lane is written; strict mode refuses."""
     b, x, y, _ = three_tensors()
     with pytest.warns(TikWarning, match="enables no lane"):
@@ -111,13 +107,13 @@ def test_mask_without_lanes(mask: Any) -> None:
         (Runtime(2, "int64"), Runtime(2, "float16"), PARAM, "got one of float16"),
     ],
 )
-def test_repeat_times(good: Any, bad: Any, error: type, message: str) -> None:
+def test_repeat_times(good, bad, error, message):
     b, x, y, _ = three_tensors()
     b.call("vec_abs", 16, y, x, good, 0, 0)
     b.refuses(error, message, "vec_abs", 16, y, x, bad, 0, 0)
 
 
-def test_no_repeat_at_run_time_is_nothing() -> None:
+def test_no_repeat_at_run_time_is_nothing():
     b, x, y, _ = three_tensors()
     for api, arguments in (
         ("vec_muls", (128, y, x, 3.0, Runtime(0), 8, 8)),
@@ -140,7 +136,7 @@ def test_no_repeat_at_run_time_is_nothing() -> None:
         ("vec_dup", (0,), 255),
     ],
 )
-def test_strides(api: str, values: tuple[int, ...], high: int) -> None:
+def test_strides(api, values, high):
     """Every repeat stride has its range; block strides of one-source instructions are 16 bits wide."""
     b, x, y, z = three_tensors()
     head = {
@@ -160,7 +156,7 @@ def test_strides(api: str, values: tuple[int, ...], high: int) -> None:
             b.refuses(error, rf"stride must be in \[0, {limit}\]", api, *head, *changed)
 
 
-def test_operands_live_in_the_unified_buffer() -> None:
+def test_operands_live_in_the_unified_buffer():
     b, x, y, _ = three_tensors()
     outside = b.tensor("L1", "float16", 128, np.ones(128), "w")
     b.call("vec_abs", 128, y, x, 1, 8, 8)
@@ -169,7 +165,7 @@ def test_operands_live_in_the_unified_buffer() -> None:
     b.refuses(TikParamError, "dst must be a Tensor, got int 5", "vec_abs", 128, 5, x, 1, 8, 8)
 
 
-def test_operands_start_at_blocks() -> None:
+def test_operands_start_at_blocks():
     b, x, y, _ = three_tensors()
     b.call("vec_abs", 128, y[16], x[32], 1, 8, 8)
     with pytest.raises(
@@ -183,7 +179,7 @@ def test_operands_start_at_blocks() -> None:
 
 @pytest.mark.parametrize(("mask", "repeats", "rep", "end"), [(128, 9, 8, 2304), (1, 9, 8, 2050), (112, 8, 9, 2240)])
 @pytest.mark.parametrize("operand", ["dst", "src"])
-def test_bounds(operand: str, mask: int, repeats: int, rep: int, end: int) -> None:
+def test_bounds(operand, mask, repeats, rep, end):
     """The last enabled lane of the last repeat must lie inside the tensor (1024 elements, 2048 bytes)."""
     b, x, y, _ = three_tensors()
     far, near = (rep, 0), (0, rep)
@@ -192,7 +188,7 @@ def test_bounds(operand: str, mask: int, repeats: int, rep: int, end: int) -> No
         b.call("vec_abs", mask, y, x, repeats, *(far if operand == "dst" else near))
 
 
-def test_lanes_that_are_masked_off_may_lie_outside() -> None:
+def test_lanes_that_are_masked_off_may_lie_outside():
     b = Bench()
     x, y = b.ub(np.ones(3, np.float32)), b.ub(np.zeros(3, np.float32))
     b.call("vec_adds", 3, y, x, 1.0, 1, 8, 8)
@@ -213,7 +209,7 @@ def test_lanes_that_are_masked_off_may_lie_outside() -> None:
         ("vec_cmpv_lt", "int32"),
     ],
 )
-def test_dtypes_that_the_chip_lacks(api: str, dtype: str) -> None:
+def test_dtypes_that_the_chip_lacks(api, dtype):
     for strict in (False, True):
         b, x, y, z = three_tensors(dtype, strict)
         bits = b.ub(np.zeros(64, np.uint8))
@@ -232,7 +228,7 @@ def test_dtypes_that_the_chip_lacks(api: str, dtype: str) -> None:
     ("api", "dtype", "scalar"),
     [("vec_adds", "int32", (3,)), ("vmuls", "int32", (3,)), ("vec_relu", "float32", ()), ("vrelu", "int32", ())],
 )
-def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple) -> None:
+def test_clear_dtypes_that_no_document_lists(api, dtype, scalar):
     """Default mode executes it with a warning; strict mode refuses (D13b)."""
     blocks = (1, 1) if api[1] != "e" else ()
     b, x, y, _ = three_tensors(dtype)
@@ -242,7 +238,7 @@ def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple
     b.refuses(TikUnsupportedArgumentError, f"no document lists {dtype}", api, 64, y, x, *scalar, 1, *blocks, 8, 8)
 
 
-def test_operands_share_a_dtype() -> None:
+def test_operands_share_a_dtype():
     b, x, y, _ = three_tensors()
     other = b.ub(np.ones(128, np.float32))
     with pytest.raises(
@@ -273,7 +269,7 @@ def test_operands_share_a_dtype() -> None:
         ("int32", Runtime(7, "int32"), Runtime(7, "float32"), PARAM, "got one of float32"),
     ],
 )
-def test_scalar_operand(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
+def test_scalar_operand(dtype, good, bad, error, message):
     b = Bench()
     x = b.ub(np.zeros(64, dtype))
     b.call("vec_dup", 64, x, good, 1, 8)
@@ -281,7 +277,7 @@ def test_scalar_operand(dtype: str, good: Any, bad: Any, error: type, message: s
     b.refuses(error, message, "vec_dup", 64, x, bad, 1, 8)
 
 
-def test_immediate_outside_float16() -> None:
+def test_immediate_outside_float16():
     """An immediate beyond the type saturates, with a warning; an infinity keeps its pattern in a fill."""
     b, x, y, _ = three_tensors()
     with pytest.warns(TikWarning, match="100000.0 does not fit float16"):
@@ -294,7 +290,7 @@ def test_immediate_outside_float16() -> None:
 
 
 #: Every call with a block stride of dst, that stride being given; dst of two blocks is of this dtype.
-BLOCK_STRIDES: dict[str, tuple[str, Any]] = {
+BLOCK_STRIDES = {
     "vector_dup": ("float32", lambda y, x, z, step: (y, 3, 1, step, 8)),
     "vabs": ("float32", lambda y, x, z, step: (y, x, 1, step, 1, 8, 8)),
     "vnot": ("int16", lambda y, x, z, step: (y, x, 1, step, 1, 8, 8)),
@@ -308,7 +304,7 @@ BLOCK_STRIDES: dict[str, tuple[str, Any]] = {
 }
 
 
-def _fill_columns(api: str, mask: Any, step: int, strict: bool = False) -> tuple[Bench, tuple[Any, ...], Any]:
+def _fill_columns(api, mask, step, strict=False):
     dtype, arguments = BLOCK_STRIDES[api]
     b = Bench(strict)
     source = np.dtype("float16" if api == "vconv" else dtype)
@@ -318,7 +314,7 @@ def _fill_columns(api: str, mask: Any, step: int, strict: bool = False) -> tuple
 
 
 @pytest.mark.parametrize("api", BLOCK_STRIDES)
-def test_a_block_stride_of_0_of_dst_is_taken_as_1(api: str) -> None:
+def test_a_block_stride_of_0_of_dst_is_taken_as_1(api):
     """Public operators fill whole repeats so (D16g). With one block the stride means nothing, and nothing is said."""
     size = np.dtype(BLOCK_STRIDES[api][0]).itemsize
     lanes = 40 // size  # into the second block
@@ -336,7 +332,7 @@ def test_a_block_stride_of_0_of_dst_is_taken_as_1(api: str) -> None:
     b.call(api, *call)
 
 
-def test_every_block_stride_of_dst_is_in_the_table() -> None:
+def test_every_block_stride_of_dst_is_in_the_table():
     """Calls that share their code with one of the table are left out."""
     shared = {"vmuls": "vadds", "vsel": "vadd", "vmadd": "vmla", "vshr": "vshl"}
     shared |= dict.fromkeys(("vsub", "vmul", "vmax", "vmin", "vand", "vor"), "vadd")
@@ -345,7 +341,7 @@ def test_every_block_stride_of_dst_is_in_the_table() -> None:
     assert having == {*BLOCK_STRIDES, *shared}
 
 
-def test_a_repeat_stride_of_0_of_dst_writes_the_same_place() -> None:
+def test_a_repeat_stride_of_0_of_dst_writes_the_same_place():
     """It is described: every repeat has the same destination."""
     for strict in (False, True):
         b, x, y, _ = three_tensors("float32", strict)
@@ -375,7 +371,7 @@ def test_a_repeat_stride_of_0_of_dst_writes_the_same_place() -> None:
         ("h_max", "float32", lambda y, x, n: (y, x, n), 7, 7.0),
     ],
 )
-def test_run_time_integers_as_scalar_operands(api: str, dst: str, arguments: Any, number: int, expected: float) -> None:
+def test_run_time_integers_as_scalar_operands(api, dst, arguments, number, expected):
     """An integer that is known at run time is converted as an assignment would; strict mode refuses it (D5g)."""
     for kind in ("int64", "int32") if number < 1 << 31 else ("int64",):
         b, x, y, _ = three_tensors(dst, count=16)
@@ -386,7 +382,7 @@ def test_run_time_integers_as_scalar_operands(api: str, dst: str, arguments: Any
         strict.refuses(PARAM, f"got one of {kind}", api, *arguments(y, x, Runtime(number, kind)))
 
 
-def test_a_run_time_integer_as_deqscale() -> None:
+def test_a_run_time_integer_as_deqscale():
     b = Bench()
     y, x = b.ub(np.zeros(64, np.float16)), b.ub(np.arange(64, dtype=np.int32))
     with pytest.warns(TikWarning, match="it is converted to float16"):

@@ -1,7 +1,5 @@
 """Comparisons, selection and the compare-mask register."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
@@ -13,7 +11,7 @@ CONDITIONS = ("lt", "gt", "ge", "eq", "ne", "le")
 FLOATS = ("float16", "float32")
 
 
-def close_pair(rng: np.random.Generator, dtype: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+def close_pair(rng, dtype, count):
     """Return two samples that agree in about half of the places."""
     first, second = sample(rng, dtype, count), sample(rng, dtype, count)
     return first, np.where(rng.random(count) < 0.5, first, second)
@@ -22,7 +20,7 @@ def close_pair(rng: np.random.Generator, dtype: str, count: int) -> tuple[np.nda
 @pytest.mark.parametrize("legacy", [False, True], ids=["vec", "legacy"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_bits_of_all_lanes(arithmetic: str, name: str, dtype: str, legacy: bool) -> None:
+def test_bits_of_all_lanes(arithmetic, name, dtype, legacy):
     """Bit k of the little-endian string is the comparison of lane k, over all repeats. IEEE rules hold on raw bits."""
     size = np.dtype(dtype).itemsize
     width = 256 // size
@@ -43,7 +41,7 @@ def test_bits_of_all_lanes(arithmetic: str, name: str, dtype: str, legacy: bool)
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_register_keeps_masked_off_bits(name: str, dtype: str) -> None:
+def test_register_keeps_masked_off_bits(name, dtype):
     width = 256 // np.dtype(dtype).itemsize
     for seed in range(4):
         rng = np.random.default_rng(seed)
@@ -57,7 +55,7 @@ def test_register_keeps_masked_off_bits(name: str, dtype: str) -> None:
         bench.agree("mov_cmpmask_to_tensor", new, handle)
 
 
-def test_register_is_initially_zero(bench: Bench) -> None:
+def test_register_is_initially_zero(bench):
     x, out = bench.ub(np.ones(64, np.float32)), bench.ub(np.full(2, 7, np.uint64))
     handle = bench.call("vcmp_eq", 3, x, x, 1, 1)
     bench.call("mov_cmpmask_to_tensor", out, handle)
@@ -66,7 +64,7 @@ def test_register_is_initially_zero(bench: Bench) -> None:
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["vec", "legacy"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_select(dtype: str, legacy: bool) -> None:
+def test_select(dtype, legacy):
     """The same bits serve every repeat; bit patterns (NaN, infinities) pass through."""
     size = np.dtype(dtype).itemsize
     width = 256 // size
@@ -86,14 +84,14 @@ def test_select(dtype: str, legacy: bool) -> None:
             bench.agree("vec_sel", mask, 0, tensors[0], bits, *tensors[1:], repeats, *rep)
 
 
-def test_short_vsel_has_zero_strides(bench: Bench) -> None:
+def test_short_vsel_has_zero_strides(bench):
     x, y, z = (bench.ub(np.full(128, value, np.float16)) for value in (1, 2, 0))
     handle = bench.call("vcmp_lt", 128, x, y, 1, 1)
     bench.call("vsel", 128, 0, z, handle, x, y, 1, 1, 1, 1)
     assert (z.values == 1).all()
 
 
-def test_modes_of_other_chips_are_refused(bench: Bench) -> None:
+def test_modes_of_other_chips_are_refused(bench):
     x, z = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float16))
     bits = bench.ub(np.zeros(16, np.uint8))
     for mode in (1, 2):
@@ -103,7 +101,7 @@ def test_modes_of_other_chips_are_refused(bench: Bench) -> None:
     bench.call("vec_sel", 128, 0, z, bits, x, x, 1)
 
 
-def test_stale_handle() -> None:
+def test_stale_handle():
     """There is one register per core: default mode uses its present content and warns, strict mode refuses."""
     for strict in (False, True):
         bench = Bench(strict=strict)
@@ -120,7 +118,7 @@ def test_stale_handle() -> None:
             assert (z.values == 2).all()
 
 
-def test_comparison_in_place_needs_one_repeat(strict: None, bench: Bench) -> None:
+def test_comparison_in_place_needs_one_repeat(strict, bench):
     x = bench.ub(np.arange(256, dtype=np.float32))
     bits = bench.ub(np.zeros(4, np.uint64))
     bench.call("vec_cmpv_lt", bits, x, x, 4, 8, 8)
@@ -134,7 +132,7 @@ def test_comparison_in_place_needs_one_repeat(strict: None, bench: Bench) -> Non
         overlapping.call("vec_cmpv_lt", y, floats, floats, 4, 8, 8)
 
 
-def test_wrong_handle(bench: Bench) -> None:
+def test_wrong_handle(bench):
     x = bench.ub(np.zeros(128, np.float16))
     bench.refuses(TikParamError, "sel must be what vcmp_", "vsel", 128, 0, x, 5, x, x, 1, 1, 1, 1, 8, 8, 8)
     bench.refuses(TikUnsupportedArgumentError, "sel must be of uint8", "vsel", 128, 0, x, x, x, x, 1, 1, 1, 1, 8, 8, 8)
@@ -142,10 +140,10 @@ def test_wrong_handle(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("api", ["mov_tensor_to_cmpmask", "mov_cmpmask_to_tensor"])
-def test_bits_of_the_register_at_16_bytes(api: str) -> None:
+def test_bits_of_the_register_at_16_bytes(api):
     """Documents ask for 16 bytes or for 32. A multiple of 16 warns, and strict mode refuses it (D16d)."""
 
-    def call(b: Bench, place: int, run_time: bool) -> np.ndarray:
+    def call(b, place, run_time):
         bits = b.ub(np.arange(32, dtype=np.uint16))
         at = Runtime(bits[place:]) if run_time else bits[place:]
         handle = b.call("mov_tensor_to_cmpmask", at if api == "mov_tensor_to_cmpmask" else bits)

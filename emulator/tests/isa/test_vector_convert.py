@@ -1,7 +1,5 @@
 """Conversions against the naive interpreter, and the documented and measured examples bit for bit."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -28,19 +26,19 @@ CASES = [
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["vec", "legacy"])
 @pytest.mark.parametrize(("pair", "mode"), CASES, ids=[f"{s}-{d}-{m or 'default'}" for (d, s), m in CASES])
-def test_conversion(arithmetic: str, pair: tuple[str, str], mode: str, legacy: bool) -> None:
+def test_conversion(arithmetic, pair, mode, legacy):
     for setting in settings(f"conv{mode}", pair, legacy, count=3):
         setting.agree("conv", mode=mode)
 
 
 @pytest.mark.parametrize("deqscale", [1.0, 0.1, 3e-8, -65504.0])
-def test_dequantisation(arithmetic: str, deqscale: float) -> None:
+def test_dequantisation(arithmetic, deqscale):
     """int32 becomes float16 by a float64 product that is rounded once."""
     for setting in settings("deq", ("float16", "int32"), False, count=2):
         setting.agree("conv", mode="none", deqscale=deqscale)
 
 
-def convert(values: list[float], mode: str, dst: str = "float16", src: str = "float32") -> list:
+def convert(values, mode, dst="float16", src="float32"):
     """Return the results of vec_conv."""
     bench = Bench()
     x = bench.ub(np.array(values, src))
@@ -49,7 +47,7 @@ def convert(values: list[float], mode: str, dst: str = "float16", src: str = "fl
     return y.values.tolist()
 
 
-def test_documented_example_of_the_round_modes(arithmetic: str) -> None:
+def test_documented_example_of_the_round_modes(arithmetic):
     """0.5 + 2^-12 is a tie in float16."""
     x = 0.5 + 2.0**-12
     assert convert([x], "none") == [0.5]
@@ -61,7 +59,7 @@ def test_documented_example_of_the_round_modes(arithmetic: str) -> None:
     assert whole == {"round": 0, "floor": 0, "ceil": 1, "away-zero": 1, "to-zero": 0}
 
 
-def test_measured_float32_to_float16(arithmetic: str) -> None:
+def test_measured_float32_to_float16(arithmetic):
     """On silicon ties go to even, the smallest normal and subnormal numbers stay, and 2^-25 becomes zero."""
     inputs = [0.0, -0.0, 0.5 + 2.0**-12, 0.5 + 3 * 2.0**-12, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
     bits = [0x0000, 0x8000, 0x3800, 0x3802, 0x3C00, 0x3C02]
@@ -70,7 +68,7 @@ def test_measured_float32_to_float16(arithmetic: str) -> None:
     assert np.array(convert(inputs, "none"), np.float16).view(np.uint16).tolist() == bits
 
 
-def test_saturation(arithmetic: str) -> None:
+def test_saturation(arithmetic):
     halves = convert([1e6, -1e6, math.inf, -math.inf, math.nan, 65519.9, 65520.0], "none")
     assert halves == [65504, -65504, 65504, -65504, 0, 65504, 65504]
     integers = convert([3e9, -3e9, math.inf, math.nan, 2147483520.0], "round", "int32")
@@ -79,7 +77,7 @@ def test_saturation(arithmetic: str) -> None:
     assert convert([300.0, -300.0, 2.5], "", "uint8", "float16") == [255, 0, 2]
 
 
-def test_all_half_values_widen_exactly(bench: Bench, arithmetic: str) -> None:
+def test_all_half_values_widen_exactly(bench, arithmetic):
     halves = np.arange(1 << 15, dtype=np.uint16).view(np.float16)
     for part in halves.reshape(-1, 8192):
         x, y = bench.ub(part), bench.ub(np.zeros(8192, np.float32))
@@ -99,7 +97,7 @@ def test_all_half_values_widen_exactly(bench: Bench, arithmetic: str) -> None:
     ],
 )
 @pytest.mark.parametrize("api", ["vec_conv", "vconv"])
-def test_round_modes_to_8_bits_that_no_page_lists(api: str, mode: str, expected: list[int]) -> None:
+def test_round_modes_to_8_bits_that_no_page_lists(api, mode, expected):
     """AKG's table has them for this chip, no page of TIK has: a warning, and strict mode refuses them (D15a)."""
     strides = (1, 1, 8, 8) if api == "vconv" else (8, 8)
     for dst in ("int8", "uint8"):
@@ -123,7 +121,7 @@ def test_round_modes_to_8_bits_that_no_page_lists(api: str, mode: str, expected:
         ("float16", "int8", "odd"),
     ],
 )
-def test_refused_round_modes(bench: Bench, dst: str, src: str, mode: str) -> None:
+def test_refused_round_modes(bench, dst, src, mode):
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     bench.refuses(TikUnsupportedArgumentError, "round_mode", "vec_conv", 16, mode, y, x, 1, 8, 8)
 
@@ -133,12 +131,12 @@ def test_refused_round_modes(bench: Bench, dst: str, src: str, mode: str) -> Non
     [("float32", "float32"), ("int16", "float16"), ("float16", "int16"), ("int16", "float32")]
     + [("int64", "int32"), ("int8", "int32")],
 )
-def test_refused_pairs(bench: Bench, dst: str, src: str) -> None:
+def test_refused_pairs(bench, dst, src):
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     bench.refuses(TikUnsupportedArgumentError, f"dst {dst}, src {src}", "vec_conv", 16, "", y, x, 1, 8, 8)
 
 
-def test_deqscale_only_where_it_belongs(bench: Bench) -> None:
+def test_deqscale_only_where_it_belongs(bench):
     half, single = bench.ub(np.zeros(64, np.float16)), bench.ub(np.zeros(64, np.float32))
     whole = bench.ub(np.ones(64, np.int32))
     with pytest.raises(TikParamError, match="deqscale must be given for int32 to float16"):
@@ -149,13 +147,13 @@ def test_deqscale_only_where_it_belongs(bench: Bench) -> None:
     assert (half.values == 0.5).all()
 
 
-def test_high_half_packing_is_refused(bench: Bench) -> None:
+def test_high_half_packing_is_refused(bench):
     y, x = bench.ub(np.zeros(128, np.int8)), bench.ub(np.zeros(128, np.float16))
     bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=False)
     with pytest.raises(TikUnsupportedArgumentError, match="ldst_high_half must be False"):
         bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=True)
 
 
-def test_mask_counts_elements_of_the_wider_type(bench: Bench) -> None:
+def test_mask_counts_elements_of_the_wider_type(bench):
     y, x = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float32))
     bench.refuses(TikParamError, r"mask must be in \[1, 64\], got 65", "vec_conv", 65, "", y, x, 1, 4, 8)

@@ -1,7 +1,5 @@
 """Element-wise vector instructions of random strides and masks against the naive interpreter."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -30,7 +28,7 @@ INSTRUCTIONS = [
 @pytest.mark.parametrize(
     ("name", "dtype", "sources"), [(name, dtype, sources) for name, dtypes, sources in INSTRUCTIONS for dtype in dtypes]
 )
-def test_sources(arithmetic: str, name: str, dtype: str, sources: int, legacy: bool) -> None:
+def test_sources(arithmetic, name, dtype, sources, legacy):
     if name == "div" and not legacy:
         assert "vec_div" not in registry.specs()
         return
@@ -41,7 +39,7 @@ def test_sources(arithmetic: str, name: str, dtype: str, sources: int, legacy: b
 @both_families
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("name", ["adds", "muls"])
-def test_with_scalar(arithmetic: str, name: str, dtype: str, legacy: bool) -> None:
+def test_with_scalar(arithmetic, name, dtype, legacy):
     scalars = [0, -3, 12345] if dtype == "int32" else [0.0, -1.1, 3e-5, 60000.0]
     for setting, value in zip(settings(name, (dtype, dtype), legacy), scalars):
         setting.agree(name, value)
@@ -49,7 +47,7 @@ def test_with_scalar(arithmetic: str, name: str, dtype: str, legacy: bool) -> No
 
 @both_families
 @pytest.mark.parametrize(("dst", "src"), [("float16", "float16"), ("float32", "float32"), ("float32", "float16")])
-def test_axpy(arithmetic: str, dst: str, src: str, legacy: bool) -> None:
+def test_axpy(arithmetic, dst, src, legacy):
     for setting, value in zip(settings("axpy", (dst, src), legacy), [0.0, -1.1, 3e-3, 600.0]):
         setting.agree("axpy", value)
 
@@ -58,14 +56,14 @@ def test_axpy(arithmetic: str, dst: str, src: str, legacy: bool) -> None:
     ("name", "dtypes"),
     [*((name, (d,) * 3) for name in ("mla", "madd") for d in FLOATS), ("mla", ("float32", "float16", "float16"))],
 )
-def test_multiply_add(arithmetic: str, name: str, dtypes: tuple[str, ...]) -> None:
+def test_multiply_add(arithmetic, name, dtypes):
     for setting in settings(name, dtypes, True):
         setting.agree(name)
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "float16", "uint32", "int32", "float32"])
 @pytest.mark.parametrize(("name", "legacy"), [("vec_dup", False), ("vector_dup", True)])
-def test_dup(arithmetic: str, dtype: str, name: str, legacy: bool) -> None:
+def test_dup(arithmetic, dtype, name, legacy):
     values = {"f": [0.1, -65504.0, math.inf, -0.0], "i": [0, -1, 12, 32767], "u": [0, 1, 65535, 7]}
     for setting, value in zip(settings("dup", (dtype,), legacy), values[np.dtype(dtype).kind]):
         setting.agree(name, value)
@@ -73,7 +71,7 @@ def test_dup(arithmetic: str, dtype: str, name: str, legacy: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int32", "uint32"])
 @pytest.mark.parametrize("amount", [0, 1, 7, 15, 16])
-def test_shift(arithmetic: str, dtype: str, amount: int) -> None:
+def test_shift(arithmetic, dtype, amount):
     """Bits that leave the number are lost; a right shift of a signed number keeps the sign."""
     for name in ("shl", "shr"):
         for setting in settings(name, (dtype, dtype), True, count=2):

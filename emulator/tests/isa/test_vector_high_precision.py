@@ -1,7 +1,5 @@
 """Functions of high precision, and the order of repeats."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from tikemu.errors import TikWarning
 
 from emulator.tests.support.bench import Bench
-from emulator.tests.support.vector_inputs import FLOATS, Setting, random_mask, sample, settings
+from emulator.tests.support.vector_inputs import FLOATS, random_mask, sample, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 
@@ -23,7 +21,7 @@ HIGH = {
 }
 
 
-def scratch(name: str, dtype: str, setting: Setting) -> int:
+def scratch(name, dtype, setting):
     """Return the number of elements of work_tensor by the documented formula."""
     block = 16 if dtype == "float16" else 8
     lanes = setting.mask if isinstance(setting.mask, int) else (setting.mask[0] << 64 | setting.mask[1]).bit_length()
@@ -35,7 +33,7 @@ def scratch(name: str, dtype: str, setting: Setting) -> int:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, row in HIGH.items() for d in row[1]])
-def test_high_precision(arithmetic: str, name: str, dtype: str) -> None:
+def test_high_precision(arithmetic, name, dtype):
     for setting in settings(f"{name}_high_preci", (dtype, dtype), False):
         work = setting.bench.ub(np.zeros(scratch(name, dtype, setting), HIGH[name][0]))
         (operation,) = setting.agree(f"{name}_high_preci", work)
@@ -44,9 +42,7 @@ def test_high_precision(arithmetic: str, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "max", "min"])
-def test_accumulation_over_repeats_is_legal(
-    arithmetic: str, name: str, dtype: str, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_accumulation_over_repeats_is_legal(arithmetic, name, dtype, recwarn):
     """dst overlaps src1 with both strides 0: every repeat sees the previous result."""
     rng = np.random.default_rng(5)
     bench = Bench(strict=True)
@@ -58,7 +54,7 @@ def test_accumulation_over_repeats_is_legal(
     assert not recwarn.list
 
 
-def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> None:
+def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic):
     """A prefix sum over blocks is illegal on the chip. It runs repeat by repeat with a warning; strict mode refuses."""
     for strict in (False, True):
         bench = Bench(strict=strict)
@@ -73,7 +69,7 @@ def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> N
             assert (x.values.reshape(5, 64)[:, 0] == [1, 2, 3, 4, 5]).all()
 
 
-def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic, recwarn):
     """Data move towards lower addresses: the destination of a repeat was a source of an earlier repeat."""
     bench = Bench(strict=True)
     x = bench.ub(np.arange(64 * 5, dtype=np.float32))
@@ -82,7 +78,7 @@ def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwar
     assert not recwarn.list
 
 
-def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_partial_overlap_with_one_repeat(arithmetic, recwarn):
     bench = Bench(strict=True)
     x = bench.ub(np.arange(128, dtype=np.float32))
     bench.call("vec_adds", 64, x, x, 1.0, 1, 8, 8)  # in place
@@ -95,7 +91,7 @@ def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.Warnin
     assert (y.values[8:72] == np.arange(64) + 1).all()
 
 
-def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_interleaved_operands_do_not_overlap(arithmetic, recwarn):
     """Source and destination take turns block by block, or lane by lane, in one tensor."""
     bench = Bench(strict=True)
     x = bench.ub(np.arange(512, dtype=np.float32))
@@ -107,7 +103,7 @@ def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.Wa
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
-def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
+def test_any_overlap_runs_repeat_by_repeat(arithmetic, dtype):
     """Operands lie anywhere in one tensor. In order, each repeat reads its sources before it writes its destination."""
     size = np.dtype(dtype).itemsize
     for seed in range(60):

@@ -1,13 +1,9 @@
 """Arithmetic of the vector unit: facts of the documents and of measured silicon, bit for bit; NumPy and compiled."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +18,7 @@ from emulator.tests.support.vector_inputs import EDGES32
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
-def apply(api: str, values: np.ndarray, *scalars: float) -> np.ndarray:
+def apply(api, values, *scalars):
     """Run a one-source instruction over any number of elements. Each piece fits the Unified Buffer."""
     width, result = 256 // values.itemsize, []
     bench = Bench()
@@ -36,13 +32,13 @@ def apply(api: str, values: np.ndarray, *scalars: float) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------------- documents
-def test_documented_exponentials(arithmetic: str) -> None:
+def test_documented_exponentials(arithmetic):
     """exp(12) saturates in float16; e is the nearest float16, 2.71875."""
     assert apply("vec_exp", np.array([12.0, 1.0, -20.0], np.float16)).tolist() == [65504, 2.71875, np.float16(2e-9)]
     assert apply("vec_exp", np.array([89.0, -104.0], np.float32)).tolist() == [np.finfo(np.float32).max, 0]
 
 
-def test_special_inputs(arithmetic: str) -> None:
+def test_special_inputs(arithmetic):
     """The result is the IEEE value, then saturated: infinities become the largest number, NaN becomes 0."""
     for dtype, largest in (("float16", 65504.0), ("float32", float(np.finfo(np.float32).max))):
         x = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan], dtype)
@@ -55,7 +51,7 @@ def test_special_inputs(arithmetic: str) -> None:
         assert np.signbit(apply("vec_sqrt", x)).tolist()[:2] == [False, True]
 
 
-def test_division_by_zero(bench: Bench, arithmetic: str) -> None:
+def test_division_by_zero(bench, arithmetic):
     x = bench.ub(np.array([1, -1, 0, np.inf, np.nan, 1, 6e4, 6e-8], np.float16))
     y = bench.ub(np.array([0, 0, 0, np.inf, 1, -0.0, 1e-3, 3], np.float16))
     z = bench.ub(np.zeros(8, np.float16))
@@ -63,7 +59,7 @@ def test_division_by_zero(bench: Bench, arithmetic: str) -> None:
     assert z.values.tolist() == [65504, -65504, 0, 0, 0, -65504, 65504, 0]
 
 
-def test_equal_operands_give_the_first(bench: Bench, arithmetic: str) -> None:
+def test_equal_operands_give_the_first(bench, arithmetic):
     x, y = bench.ub(np.array([0.0, -0.0], np.float32)), bench.ub(np.array([-0.0, 0.0], np.float32))
     z = bench.ub(np.zeros(2, np.float32))
     for api in ("vec_max", "vec_min"):
@@ -71,7 +67,7 @@ def test_equal_operands_give_the_first(bench: Bench, arithmetic: str) -> None:
         assert np.signbit(z.values).tolist() == [False, True]
 
 
-def test_copies_keep_bit_patterns(bench: Bench, arithmetic: str) -> None:
+def test_copies_keep_bit_patterns(bench, arithmetic):
     """Selection, fill and transposes are no arithmetic: NaN payloads and infinities survive."""
     x = bench.ub(np.resize(EDGES32.view(np.float32), 64))
     z, bits = bench.ub(np.zeros(64, np.float32)), bench.ub(np.full(8, 255, np.uint8))
@@ -80,7 +76,7 @@ def test_copies_keep_bit_patterns(bench: Bench, arithmetic: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------- silicon
-def test_no_fused_multiply_add(bench: Bench, arithmetic: str) -> None:
+def test_no_fused_multiply_add(bench, arithmetic):
     """(1 + 2^-12)^2 - 1 loses the last bit of the product if the product is rounded before the sum."""
     a = np.float32(1 + 2.0**-12)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
@@ -92,7 +88,7 @@ def test_no_fused_multiply_add(bench: Bench, arithmetic: str) -> None:
     assert d.values[0] == np.float32(a * a) - np.float32(1)
 
 
-def test_multiply_add_of_mixed_types_rounds_once(bench: Bench, arithmetic: str) -> None:
+def test_multiply_add_of_mixed_types_rounds_once(bench, arithmetic):
     """The product of two float16 is exact in float32."""
     a = np.float16(1 + 2.0**-10)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
@@ -100,7 +96,7 @@ def test_multiply_add_of_mixed_types_rounds_once(bench: Bench, arithmetic: str) 
     assert (d.values == float(a) * float(a) - 1).all()
 
 
-def test_subnormals_are_kept(arithmetic: str) -> None:
+def test_subnormals_are_kept(arithmetic):
     tiny = np.array([1, 2, 3, 0x3FF, 0x8001], np.uint16).view(np.float16)
     assert (apply("vec_adds", tiny, 0.0) == tiny).all()
     halved = apply("vec_muls", np.array([2.0**-14, 1.5 * 2.0**-15], np.float16), 0.5)
@@ -110,7 +106,7 @@ def test_subnormals_are_kept(arithmetic: str) -> None:
     assert apply("vec_muls", np.array([2.0**-126], np.float32), 0.5)[0] == 2.0**-127
 
 
-def test_reciprocal_square_root_table(arithmetic: str) -> None:
+def test_reciprocal_square_root_table(arithmetic):
     """256 steps depend on exponent parity and 7 mantissa bits, with 9 significant bits and a worst error near 2^-8."""
     mantissas = (1 + np.arange(1 << 10) / (1 << 10)).astype(np.float32)
     x = np.concatenate([mantissas, 2 * mantissas])
@@ -129,7 +125,7 @@ def test_reciprocal_square_root_table(arithmetic: str) -> None:
             assert apply("vec_rsqrt", value[None])[0] == math.ldexp(result[0], -exponent // 2)
 
 
-def test_reciprocal_table(arithmetic: str) -> None:
+def test_reciprocal_table(arithmetic):
     """The table has 256 steps by 8 mantissa bits, 9 significant bits, and a worst error between 1e-3 and 2^-8."""
     x = (1 + np.arange(1 << 11) / (1 << 11)).astype(np.float32)
     result = apply("vec_rec", x)
@@ -144,7 +140,7 @@ def test_reciprocal_table(arithmetic: str) -> None:
     assert apply("vec_rec", np.array([2.0**127], np.float32))[0] == math.ldexp(result[0], -127)
 
 
-def test_half_of_the_tables(arithmetic: str) -> None:
+def test_half_of_the_tables(arithmetic):
     """float16 uses the same tables on the widened value."""
     halves = ALL_HALVES[np.isfinite(ALL_HALVES)]
     for api in ("vec_rec", "vec_rsqrt"):
@@ -167,7 +163,7 @@ FUNCTIONS = [
 ]
 
 
-def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], np.ndarray]) -> None:
+def check_implementations(monkeypatch, result):
     """Check that all implementations give the same bits."""
     results = []
     for mode in ("0", "", "generic"):
@@ -179,7 +175,7 @@ def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], 
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 @pytest.mark.parametrize(("api", "scalars"), FUNCTIONS)
-def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_equals_numpy(api, scalars, monkeypatch):
     """All implementations agree for every float16, and for float32 of every exponent."""
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
@@ -190,12 +186,12 @@ def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: 
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("api", ["vadd", "vsub", "vmul", "vdiv", "vmax", "vmin", "vmla", "vmadd"])
-def test_native_equals_numpy_for_pairs(api: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_equals_numpy_for_pairs(api, dtype, monkeypatch):
     rng = np.random.default_rng(1)
     width = 256 // np.dtype(dtype).itemsize
     patterns = rng.integers(0, 256, 3 * 60 * 256, dtype=np.uint8).view(dtype).reshape(3, -1)
 
-    def result() -> np.ndarray:
+    def result():
         bench = Bench()
         x, y, z = (bench.ub(part) for part in patterns)
         bench.call(api, width, z, x, y, 60, 1, 1, 1, 8, 8, 8)
@@ -204,7 +200,7 @@ def test_native_equals_numpy_for_pairs(api: str, dtype: str, monkeypatch: pytest
     check_implementations(monkeypatch, result)
 
 
-def test_float16_conversion_is_exact() -> None:
+def test_float16_conversion_is_exact():
     """The table widens every pattern; narrowing rounds to nearest even, checked against the neighbours."""
     finite = ALL_HALVES[np.isfinite(ALL_HALVES)]
     assert (numerics.widen(finite.view(np.uint16)) == finite.astype(np.float64)).all()
@@ -219,10 +215,10 @@ def test_float16_conversion_is_exact() -> None:
 
 # ------------------------------------------------------------------------------------------- the library itself
 @pytest.mark.parametrize("home", [True, False])
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: bool) -> None:
+def test_without_the_library(monkeypatch, tmp_path, home):
     """A container may run as a user that the system does not know, and who has no home."""
 
-    def folder() -> Path:
+    def folder():
         if not home:
             raise RuntimeError("no home")
         return tmp_path
@@ -239,7 +235,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ho
 
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize("damage", ["empty", "half", "byte", "longer", "text", "no library"])
-def test_a_damaged_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_library_is_not_loaded(monkeypatch, tmp_path, damage):
     """It would end the process. NumPy computes, with a warning, and building it again repairs it."""
     good = (native.library_folder() / native.library_name()).read_bytes()
     half = len(good) // 2
@@ -269,7 +265,7 @@ def test_a_damaged_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_pa
         native._load.cache_clear()
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file"), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
@@ -278,7 +274,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1 and "set XDG_CACHE_HOME" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_is_not_loaded(monkeypatch):
     """The file name carries a digest of the sources."""
     name = native.library_name()
     monkeypatch.setattr(native, "SOURCES", ("vector.c",))
@@ -286,7 +282,7 @@ def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("native_library")
-def test_building_reports_what_the_compiler_says(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_building_reports_what_the_compiler_says(monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "cc --no-such-option")
     with pytest.raises(RuntimeError, match="failed:"):
         build_native.build(tmp_path)

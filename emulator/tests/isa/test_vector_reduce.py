@@ -1,7 +1,5 @@
 """Reductions against the naive interpreter; the order of additions is part of the result."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -27,7 +25,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, units in UNITS.items() for d in units])
-def test_legacy_reduction(arithmetic: str, name: str, dtype: str) -> None:
+def test_legacy_reduction(arithmetic, name, dtype):
     size, unit = np.dtype(dtype).itemsize, UNITS[name][dtype]
     for seed in range(5):
         rng = np.random.default_rng([seed, *name.encode()])
@@ -39,7 +37,7 @@ def test_legacy_reduction(arithmetic: str, name: str, dtype: str) -> None:
         bench.agree(name, mask, y, x, repeats, dst_rep, blk, rep)
 
 
-def test_saturating_nodes_as_documented(bench: Bench, arithmetic: str) -> None:
+def test_saturating_nodes_as_documented(bench, arithmetic):
     """60000 + 60000 saturates before -30000 + 100 is added: 65504 - 29900 = 35604, to the precision of float16
     (-29904 and then 35584, ties to even)."""
     x = bench.ub(np.array([60000, 60000, -30000, 100], np.float16))
@@ -52,7 +50,7 @@ def test_saturating_nodes_as_documented(bench: Bench, arithmetic: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("repeats", [1, 2, 3, 64, 65, 100, 128, 130])
-def test_reduce_add_order(arithmetic: str, dtype: str, repeats: int) -> None:
+def test_reduce_add_order(arithmetic, dtype, repeats):
     """A tree adds adjacent pairs inside a repeat; then trees add groups of 64 (float32) or 128 (float16) sums."""
     width = 256 // np.dtype(dtype).itemsize
     rng = np.random.default_rng(repeats)
@@ -65,7 +63,7 @@ def test_reduce_add_order(arithmetic: str, dtype: str, repeats: int) -> None:
         bench.agree("vec_reduce_add", mask, y, x, work, repeats, 8)
 
 
-def test_reduce_add_is_not_the_halving_order(bench: Bench, arithmetic: str) -> None:
+def test_reduce_add_is_not_the_halving_order(bench, arithmetic):
     """Silicon excludes folding the upper half onto the lower half."""
     x = np.zeros(64, np.float32)
     x[[0, 1, 32]] = [1e8, -1e8, 1.0]
@@ -80,7 +78,7 @@ def test_reduce_add_is_not_the_halving_order(bench: Bench, arithmetic: str) -> N
 
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("repeats", [1, 2, 7, 200, 511])
-def test_reduce_extreme_with_index(name: str, repeats: int) -> None:
+def test_reduce_extreme_with_index(name, repeats):
     rng = np.random.default_rng(repeats)
     for mask in (128, 37, random_mask(rng, 128)):
         bench = Bench()
@@ -90,7 +88,7 @@ def test_reduce_extreme_with_index(name: str, repeats: int) -> None:
         bench.agree(f"vec_reduce_{name}", mask, y, x, work, repeats, 8)
 
 
-def work_elements(repeats: int) -> int:
+def work_elements(repeats):
     """Return the documented size of work_tensor with an index."""
     n1 = 2 * repeats
     a2 = math.ceil(n1 / 16) * 16
@@ -102,7 +100,7 @@ def work_elements(repeats: int) -> int:
     return a2 + a3 + a4 + n4
 
 
-def test_scratch_sizes(bench: Bench) -> None:
+def test_scratch_sizes(bench):
     x, y = bench.ub(np.ones(128 * 40, np.float16)), bench.ub(np.zeros(16, np.float16))
     enough = bench.ub(np.zeros(work_elements(40), np.float16))
     short = enough[1:]  # misaligned and too small; the size counts from the start of the operand
@@ -121,7 +119,7 @@ def test_scratch_sizes(bench: Bench) -> None:
         strict.call("vec_reduce_add", 128, y, x, strict.ub(np.zeros(40, np.float16)), 40, 8)
 
 
-def test_index_must_be_representable(bench: Bench) -> None:
+def test_index_must_be_representable(bench):
     x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(16, np.float16))
     work = bench.ub(np.zeros(4096, np.float16))
     bench.call("vec_reduce_max", 128, y, x, work, 511, 0, True)
@@ -134,7 +132,7 @@ def test_index_must_be_representable(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["vcmax", "vcmin", "vcgmax", "vcgmin", "vcgadd", "vcpadd"])
-def test_float32_is_refused(name: str) -> None:
+def test_float32_is_refused(name):
     for strict in (False, True):
         bench = Bench(strict=strict)
         x, y = bench.ub(np.zeros(64, np.float32)), bench.ub(np.zeros(64, np.float32))
@@ -142,13 +140,13 @@ def test_float32_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
-def test_float32_whole_extreme_is_refused(bench: Bench, name: str) -> None:
+def test_float32_whole_extreme_is_refused(bench, name):
     x, y, w = (bench.ub(np.zeros(64, np.float32)) for _ in range(3))
     bench.refuses(TikUnsupportedArgumentError, "Ascend 910 takes float16", f"vec_reduce_{name}", 64, y, x, w, 1, 8)
 
 
 @pytest.mark.parametrize(("name", "unit"), [("vcadd", 2), ("vcmax", 4), ("vcgadd", 16), ("vcgmax", 16), ("vcpadd", 32)])
-def test_alignment_of_the_result(bench: Bench, name: str, unit: int) -> None:
+def test_alignment_of_the_result(bench, name, unit):
     x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float16))
     bench.call(name, 128, y[unit // 2], x, 1, 1, 1, 8)
     if unit > 2:
@@ -157,7 +155,7 @@ def test_alignment_of_the_result(bench: Bench, name: str, unit: int) -> None:
     bench.refuses(TikAlignError, "src .* must start at a multiple of 32 bytes", name, 64, y, x[8], 1, 1, 1, 8)
 
 
-def test_result_stride_of_zero(bench: Bench) -> None:
+def test_result_stride_of_zero(bench):
     x, y = bench.ub(np.zeros(256, np.float16)), bench.ub(np.zeros(128, np.float16))
     bench.refuses(TikParamError, r"dst_rep_stride must be in \[1, 255\], got 0", "vcadd", 128, y, x, 2, 0, 1, 8)
     with pytest.raises(TikBoundsError, match=r"dst_rep_stride must be in \[1, 255\], got 0"):
@@ -166,7 +164,7 @@ def test_result_stride_of_zero(bench: Bench) -> None:
         bench.call("vcadd", 128, y, x, 1, 0, 1, 8)
 
 
-def test_mask_without_lanes(bench: Bench) -> None:
+def test_mask_without_lanes(bench):
     """A whole-repeat sum of nothing is 0; other results are not written."""
     x, y = bench.ub(np.ones(128, np.float16)), bench.ub(np.full(128, 7, np.float16))
     for name in ("vcmax", "vcgadd", "vcgmax", "vcpadd"):

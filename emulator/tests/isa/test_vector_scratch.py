@@ -1,7 +1,5 @@
 """Arguments of other chips, and the scratch memory of high-precision functions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
@@ -9,7 +7,7 @@ from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentE
 from emulator.tests.support.bench import Bench, three_tensors
 
 
-def test_mask_mode_and_stride_unit() -> None:
+def test_mask_mode_and_stride_unit():
     b, x, y, _ = three_tensors()
     b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, mask_mode="normal")
     b.call("vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 0)
@@ -21,7 +19,7 @@ def test_mask_mode_and_stride_unit() -> None:
     strict.refuses(TikUnsupportedArgumentError, "counter", "vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
 
 
-def test_rounding_shift_is_refused() -> None:
+def test_rounding_shift_is_refused():
     b, x, y, _ = three_tensors("int16")
     b.call("vshr", 128, y, x, 1, 1, 1, 1, 8, 8, False)
     b.refuses(TikUnsupportedArgumentError, "round_en must be False", "vshr", 128, y, x, 1, 1, 1, 1, 8, 8, True)
@@ -37,7 +35,7 @@ def test_rounding_shift_is_refused() -> None:
         ("expm1", "float16", "float16", 11 * (8 * 16 + 128)),
     ],
 )
-def test_scratch_that_is_too_small(name: str, dtype: str, work: str, needed: int) -> None:
+def test_scratch_that_is_too_small(name, dtype, work, needed):
     """Two repeats of a full mask with stride 8: the documented size passes, one element less does not."""
     b, x, y, _ = three_tensors(dtype)
     width = 256 // np.dtype(dtype).itemsize
@@ -51,7 +49,7 @@ def test_scratch_that_is_too_small(name: str, dtype: str, work: str, needed: int
         b.call(api, width, y, x, b.ub(np.zeros(needed, wrong)), 2, 8, 8)
 
 
-def test_scratch_of_rsqrt_is_uncertain() -> None:
+def test_scratch_of_rsqrt_is_uncertain():
     b, x, y, _ = three_tensors("float32")
     small = b.ub(np.zeros(4 * 64 - 1, np.float32))
     with pytest.warns(TikWarning, match="at least 256 elements"):
@@ -61,7 +59,7 @@ def test_scratch_of_rsqrt_is_uncertain() -> None:
         b.call("vec_rsqrt_high_preci", 64, y, x, b.ub(np.zeros(4 * 64 - 1, np.float32)), 1, 8, 8)
 
 
-def test_high_precision_takes_slices() -> None:
+def test_high_precision_takes_slices():
     """The implementation slices its arguments: an element t[a] is questionable, t[a:] is not."""
     b, x, y, work = three_tensors("float32", strict=True)
     b.call("vec_rec_high_preci", 64, y[64:], x[64:128], work, 1, 8, 8)
@@ -71,7 +69,7 @@ def test_high_precision_takes_slices() -> None:
         b.call("vec_rec_high_preci", 64, y[64], x, work, 1, 8, 8)
 
 
-def test_scratch_overlaps_nothing() -> None:
+def test_scratch_overlaps_nothing():
     b = Bench(strict=True)
     x, y = b.ub(np.ones(64, np.float32)), b.ub(np.ones(512, np.float32))
     b.call("vec_rec_high_preci", 64, y, x, y[64:], 1, 8, 8)

@@ -1,7 +1,5 @@
 """Transposes and the proposal group against the naive interpreter and independent statements."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import (
@@ -13,11 +11,11 @@ from tikemu.errors import (
     TikWarning,
 )
 
-from emulator.tests.support.bench import Bench, Runtime, Tensor
+from emulator.tests.support.bench import Bench, Runtime
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "float16"])
-def test_vec_trans(dtype: str) -> None:
+def test_vec_trans(dtype):
     rng = np.random.default_rng(0)
     for repeats, dst_stride, src_stride in ((1, 0, 0), (1, 1, 1), (3, 1, 1), (2, 2, 0), (4, 1, 3)):
         bench = Bench()
@@ -26,7 +24,7 @@ def test_vec_trans(dtype: str) -> None:
         bench.agree("vec_trans", y, x, repeats, dst_stride, src_stride)
 
 
-def test_vtranspose_in_place(strict: None, bench: Bench) -> None:
+def test_vtranspose_in_place(strict, bench):
     x = bench.ub(np.arange(256, dtype=np.float16))
     bench.agree("vtranspose", x, x)
     assert (x.values == np.arange(256).reshape(16, 16).T.reshape(-1)).all()
@@ -34,14 +32,14 @@ def test_vtranspose_in_place(strict: None, bench: Bench) -> None:
     bench.refuses(TikError, "overlap partly", "vtranspose", y[16:], y)
 
 
-def lists(tensor: Tensor, step: int, count: int = 16) -> list[Tensor]:
+def lists(tensor, step, count=16):
     """Return views of a tensor, ``step`` elements apart."""
     return [tensor[i * step] for i in range(count)]
 
 
 @pytest.mark.parametrize("api", ["vec_trans_scatter", "vnchwconv"])
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "float16"])
-def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
+def test_scatter_of_16_bit_rows(api, dtype):
     """A transpose of (16, n) to (n, 16) has dst_list[e][k] = src_list[k][e]; the high-half flags play no part."""
     rng = np.random.default_rng(0)
     for n in (16, 48, 160):
@@ -54,7 +52,7 @@ def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
             assert (y.values.view(np.uint16) == x.values.view(np.uint16).reshape(16, n).T.reshape(-1)).all()
 
 
-def test_scatter_through_unordered_lists(bench: Bench) -> None:
+def test_scatter_through_unordered_lists(bench):
     rng = np.random.default_rng(1)
     x, y = bench.ub(rng.standard_normal(2048).astype(np.float16)), bench.ub(np.zeros(2048, np.float16))
     to, at = rng.permutation(64)[:16], rng.permutation(64)[:16]
@@ -63,7 +61,7 @@ def test_scatter_through_unordered_lists(bench: Bench) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("dst_high", "src_high"), [(False, False), (False, True), (True, False), (True, True)])
-def test_scatter_of_bytes(bench: Bench, dtype: str, dst_high: bool, src_high: bool) -> None:
+def test_scatter_of_bytes(bench, dtype, dst_high, src_high):
     """The flags pick a half of each 32-byte block; the other half of the destination keeps its content."""
     rng = np.random.default_rng(2)
     x = bench.ub(rng.integers(0, 256, 32 * 32).astype(np.uint8).view(dtype))
@@ -71,7 +69,7 @@ def test_scatter_of_bytes(bench: Bench, dtype: str, dst_high: bool, src_high: bo
     bench.agree("vnchwconv", dst_high, src_high, lists(y, 32), lists(x, 32), 2, 16, 16)
 
 
-def test_scatter_applies_the_stride_once_with_one_repeat() -> None:
+def test_scatter_applies_the_stride_once_with_one_repeat():
     """Documented twice: with repeat_times 1 the lists are shifted by one stride; with 2 the first repeat is not."""
     x = np.arange(32 * 16, dtype=np.float16)
     for repeats, first in ((1, 16), (2, 0)):
@@ -83,13 +81,13 @@ def test_scatter_applies_the_stride_once_with_one_repeat() -> None:
         assert (rows[:first] == -1).all()
 
 
-def test_scatter_with_no_repeat_does_nothing(bench: Bench) -> None:
+def test_scatter_with_no_repeat_does_nothing(bench):
     x, y = bench.ub(np.ones(256, np.float16)), bench.ub(np.zeros(256, np.float16))
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), 0, 0, 0) == ()
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), Runtime(0), 0, 0) == ()
 
 
-def test_scatter_checks(bench: Bench) -> None:
+def test_scatter_checks(bench):
     x, y = bench.ub(np.ones(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     with pytest.raises(TikParamError, match="dst_list must hold exactly 16 tensors, got 15"):
         bench.call("vnchwconv", False, False, lists(y, 16, 15), lists(x, 16), 1, 0, 0)
@@ -101,7 +99,7 @@ def test_scatter_checks(bench: Bench) -> None:
         bench.call("vnchwconv", False, False, lists(y, 16), lists(bench.ub(np.zeros(256, np.int16)), 16), 1, 0, 0)
 
 
-def test_scatter_overlap() -> None:
+def test_scatter_overlap():
     for strict in (False, True):
         bench = Bench(strict=strict)
         x = bench.ub(np.arange(1024, dtype=np.float16))
@@ -118,13 +116,13 @@ def test_scatter_overlap() -> None:
 
 
 # ------------------------------------------------------------------------------------------- proposals
-def proposals(rng: np.random.Generator, count: int) -> np.ndarray:
+def proposals(rng, count):
     """Return random region proposals of 8 elements."""
     return rng.integers(-8, 8, (count, 8)).astype(np.float16)
 
 
 @pytest.mark.parametrize("field", range(6))
-def test_concat_and_extract(bench: Bench, field: int) -> None:
+def test_concat_and_extract(bench, field):
     rng = np.random.default_rng(field)
     before = proposals(rng, 48)
     p, v = bench.ub(before), bench.ub(rng.standard_normal(48).astype(np.float16))
@@ -137,14 +135,14 @@ def test_concat_and_extract(bench: Bench, field: int) -> None:
     assert (out.values == v.values).all()
 
 
-def test_field_range_and_keywords(bench: Bench) -> None:
+def test_field_range_and_keywords(bench):
     p, v = bench.ub(np.zeros(128, np.float16)), bench.ub(np.ones(16, np.float16))
     bench.call("vconcat", dst_proposals=p, src_vec=v, repeat=1, mode=4)
     assert (p.values.reshape(16, 8)[:, 4] == 1).all()
     bench.refuses(TikParamError, r"mode_number must be in \[0, 5\], got 6", "vconcat", p, v, 1, 6)
 
 
-def test_sort_of_sixteen_is_stable(bench: Bench) -> None:
+def test_sort_of_sixteen_is_stable(bench):
     rng = np.random.default_rng(3)
     data = proposals(rng, 64)
     x, y = bench.ub(data), bench.ub(np.zeros(512, np.float16))
@@ -153,7 +151,7 @@ def test_sort_of_sixteen_is_stable(bench: Bench) -> None:
     assert (y.values.reshape(64, 8) == expected).all()
 
 
-def naive_merge(queues: list[list], suspend: bool) -> list:
+def naive_merge(queues, suspend):
     """Merge queues, largest head first and the lower queue on ties. Stop when a queue runs out (suspend) or all do."""
     queues, out = [list(queue) for queue in queues], []
     while any(queues) and not (suspend and not all(queues)):
@@ -165,7 +163,7 @@ def naive_merge(queues: list[list], suspend: bool) -> list:
 @pytest.mark.parametrize("suspend", [False, True])
 @pytest.mark.parametrize("valid", ["1111", "0111", "0011", 15, 7, 3])
 @pytest.mark.parametrize("ordered", [True, False], ids=["descending", "unsorted"])
-def test_merge(suspend: bool, valid: str | int, ordered: bool) -> None:
+def test_merge(suspend, valid, ordered):
     count = {15: 4, 7: 3, 3: 2}[int(valid, 2) if isinstance(valid, str) else valid]
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -183,7 +181,7 @@ def test_merge(suspend: bool, valid: str | int, ordered: bool) -> None:
         assert (rows[len(expected) :] == 99).all()
 
 
-def test_merge_repeated(bench: Bench) -> None:
+def test_merge_repeated(bench):
     rng = np.random.default_rng(7)
     data = proposals(rng, 3 * 64).reshape(12, 16, 8)
     data = np.stack([queue[np.argsort(-queue[:, 4], kind="stable")] for queue in data])
@@ -195,7 +193,7 @@ def test_merge_repeated(bench: Bench) -> None:
     bench.refuses(TikParamError, "needs four contiguous queues", "vmrgsort4", y, queues[::-1], 16, False, "1111", 2)
 
 
-def test_merge_checks(bench: Bench) -> None:
+def test_merge_checks(bench):
     x, y = bench.ub(np.zeros(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     queues = [x[i * 128] for i in range(4)]
     bench.refuses(TikParamError, "valid_bit", "vmrgsort4", y, queues, 16, False, "0101", 1)

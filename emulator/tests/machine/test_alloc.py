@@ -1,21 +1,16 @@
 """Test scopes, copies and capacities of on-chip tensors (D1, D3)."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, TikAlignError, TikBoundsError, TikMemoryError, TikWarning, dump, tik, use_options
 from tikemu.machine import alloc
-from tikemu.machine.alloc import Placement
 from tikemu.program import ir
 
 KIB = 1024
 
 
-def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
+def placed(kernel):
     """Return the placements by tensor name, and the peaks."""
     program = kernel._recorder.program
     plan = alloc.plan(program)
@@ -23,12 +18,12 @@ def placed(kernel: Any) -> tuple[dict[str, Placement], dict[str, int]]:
     return {tensor.name: plan.placements[tensor.uid] for tensor in defined if tensor.uid in plan.placements}, plan.peak
 
 
-def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
+def ub(kernel, name, size, dtype="uint8"):
     """Return a vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (size,), tik.scope_ubuf, name)
 
 
-def test_tensors_follow_each_other_on_their_alignment(kernel: Any) -> None:
+def test_tensors_follow_each_other_on_their_alignment(kernel):
     ub(kernel, "a", 100)
     ub(kernel, "b", 32)
     kernel.Tensor("float16", (3,), tik.scope_cbuf, "l1_a")
@@ -42,7 +37,7 @@ def test_tensors_follow_each_other_on_their_alignment(kernel: Any) -> None:
     assert (peak["UB"], peak["L1"], peak["L0C"], peak["L0A"]) == (160, 512 + 1024, 2048, 0)
 
 
-def test_memory_is_released_at_the_end_of_a_scope(kernel: Any) -> None:
+def test_memory_is_released_at_the_end_of_a_scope(kernel):
     ub(kernel, "outer", 64)
     with kernel.new_stmt_scope():
         ub(kernel, "first", 1024)
@@ -59,7 +54,7 @@ def test_memory_is_released_at_the_end_of_a_scope(kernel: Any) -> None:
     assert peak["UB"] == 64 + 1024 + 256
 
 
-def test_multi_buffering_copies_what_the_loop_defines(kernel: Any) -> None:
+def test_multi_buffering_copies_what_the_loop_defines(kernel):
     ub(kernel, "outside", 64)
     with kernel.for_range(0, 8, thread_num=2):
         ub(kernel, "inside", 100)
@@ -77,7 +72,7 @@ def test_multi_buffering_copies_what_the_loop_defines(kernel: Any) -> None:
     assert peak["UB"] == 64 + 2 * 128 + 6 * 32
 
 
-def test_a_loop_with_tik_break_is_not_multi_buffered(kernel: Any) -> None:
+def test_a_loop_with_tik_break_is_not_multi_buffered(kernel):
     with kernel.for_range(0, 8, thread_num=2) as i:
         ub(kernel, "broken", 64)
         with kernel.if_scope(i == 3):
@@ -90,7 +85,7 @@ def test_a_loop_with_tik_break_is_not_multi_buffered(kernel: Any) -> None:
     assert (at["broken"].copies, at["kept"].copies) == (1, 2)
 
 
-def test_inner_loops_inherit_copies_only_if_memory_suffices(kernel: Any) -> None:
+def test_inner_loops_inherit_copies_only_if_memory_suffices(kernel):
     with kernel.for_range(0, 8, thread_num=2):
         ub(kernel, "outer", 40 * KIB)
         with kernel.for_range(0, 4):
@@ -100,7 +95,7 @@ def test_inner_loops_inherit_copies_only_if_memory_suffices(kernel: Any) -> None
     assert peak["UB"] == 180 * KIB
 
 
-def test_l1out_and_l0c_are_one_pool(kernel: Any) -> None:
+def test_l1out_and_l0c_are_one_pool(kernel):
     kernel.Tensor("float32", (40 * KIB,), tik.scope_cbuf_out, "result")
     kernel.Tensor("float32", (20 * KIB,), tik.scope_cc, "accumulator")
     at, peak = placed(kernel)
@@ -115,7 +110,7 @@ CAPACITIES = {tik.scope_cbuf: 1024, tik.scope_ca: 64, tik.scope_cb: 64, tik.scop
 
 
 @pytest.mark.parametrize("scope, capacity", [(scope, size * KIB) for scope, size in CAPACITIES.items()])
-def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
+def test_capacities(kernel, scope, capacity):
     kernel.Tensor("float16", (capacity // 2,), scope, "full")
     placed(kernel)
     kernel.Tensor("float16", (1,), scope, "one_more")
@@ -125,7 +120,7 @@ def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
     assert 'scope, "one_more"' in str(error.value)  # the user's line
 
 
-def build(kernel: Any, size: int) -> None:
+def build(kernel, size):
     """Record a kernel that uses ``size`` bytes of the Unified Buffer."""
     source = kernel.Tensor("uint8", (32,), tik.scope_gm, "source")
     buffer = ub(kernel, "buffer", size)
@@ -134,23 +129,23 @@ def build(kernel: Any, size: int) -> None:
     kernel.BuildCCE("kernel", [source], [source])
 
 
-def test_the_whole_unified_buffer_can_be_used_with_a_warning(kernel: Any) -> None:
+def test_the_whole_unified_buffer_can_be_used_with_a_warning(kernel):
     with pytest.warns(TikWarning, match="256000 bytes of the Unified Buffer"):
         build(kernel, 256000)
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_planned_part_of_the_unified_buffer_needs_no_warning(soc: str, strict: bool, no_warnings: None) -> None:
+def test_the_planned_part_of_the_unified_buffer_needs_no_warning(soc, strict, no_warnings):
     with use_options(Options(strict=strict)):
         build(tik.Tik(), 253952)
 
 
-def test_strict_refuses_more_than_the_planned_part(strict: None, kernel: Any) -> None:
+def test_strict_refuses_more_than_the_planned_part(strict, kernel):
     with pytest.raises(TikMemoryError, match="253952"):
         build(kernel, 253952 + 32)
 
 
-def test_start_addr_is_honoured(kernel: Any) -> None:
+def test_start_addr_is_honoured(kernel):
     kernel.Tensor("float16", (16,), tik.scope_ubuf, "fixed", start_addr=4096)
     ub(kernel, "next", 32)
     at, peak = placed(kernel)
@@ -158,13 +153,13 @@ def test_start_addr_is_honoured(kernel: Any) -> None:
     assert peak["UB"] == 4160
 
 
-def test_start_addr_must_be_aligned(kernel: Any) -> None:
+def test_start_addr_must_be_aligned(kernel):
     with pytest.raises(TikAlignError, match="multiple of 512"):
         kernel.Tensor("float16", (16,), tik.scope_cbuf, "fixed", start_addr=32)
         placed(kernel)
 
 
-def test_run_time_shapes_take_max_mem_size(kernel: Any) -> None:
+def test_run_time_shapes_take_max_mem_size(kernel):
     extent = kernel.Scalar("int32", init_value=3)
     kernel.Tensor("float16", (extent, 16), tik.scope_ubuf, "dynamic", max_mem_size=1000)
     ub(kernel, "next", 32)
@@ -172,7 +167,7 @@ def test_run_time_shapes_take_max_mem_size(kernel: Any) -> None:
     assert (at["dynamic"].size, at["next"].address) == (1000, 1024)
 
 
-def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
+def test_addresses_of_the_plan_are_those_of_the_run(kernel):
     target = kernel.Tensor("int32", (8,), tik.scope_gm, "target")
     seen = ub(kernel, "seen", 8, "int32")
     kernel.vector_dup(8, seen, 0, 1, 1, 8)
@@ -188,7 +183,7 @@ def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ options
-def _leaves_its_tensor(kernel: Any, offset: int = 0) -> Any:
+def _leaves_its_tensor(kernel, offset=0):
     """Read 128 floats of ``first``, which has 64; ``second`` is used before it."""
     source = kernel.Tensor("float32", (256,), tik.scope_gm, "source")
     target = kernel.Tensor("float32", (128,), tik.scope_gm, "target")
@@ -205,30 +200,30 @@ def _leaves_its_tensor(kernel: Any, offset: int = 0) -> Any:
 SOURCE = np.arange(256, dtype=np.float32)
 
 
-def test_bounds_are_those_of_the_tensor(kernel: Any) -> None:
+def test_bounds_are_those_of_the_tensor(kernel):
     with pytest.raises(TikBoundsError, match="'first', which has 256 bytes"):
         tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE})
 
 
 @pytest.mark.parametrize("offset", [0, 8, 72])
-def test_bounds_of_the_buffer_on_request(kernel: Any, offset: int) -> None:
+def test_bounds_of_the_buffer_on_request(kernel, offset):
     with pytest.warns(TikWarning, match="it stays inside UB"):
         result = tikemu.run(_leaves_its_tensor(kernel, offset), {"source": SOURCE}, options=Options(bounds="buffer"))
     memory = np.concatenate([SOURCE[:128], np.zeros(128, np.float32)])
     np.testing.assert_array_equal(result.outputs["target"], memory[offset : offset + 128])
 
 
-def test_bounds_of_the_buffer_are_kept(kernel: Any) -> None:
+def test_bounds_of_the_buffer_are_kept(kernel):
     with pytest.raises(TikBoundsError):
         tikemu.run(_leaves_its_tensor(kernel, 65496), {"source": SOURCE}, options=Options(bounds="buffer"))
 
 
-def test_strict_keeps_to_the_tensor(strict: None, kernel: Any) -> None:
+def test_strict_keeps_to_the_tensor(strict, kernel):
     with pytest.raises(TikBoundsError, match="'first', which has 256 bytes"):
         tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(strict=True, bounds="buffer"))
 
 
-def test_placement_in_the_order_of_first_use(kernel: Any) -> None:
+def test_placement_in_the_order_of_first_use(kernel):
     with pytest.warns(TikWarning):
         result = tikemu.run(
             _leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(bounds="buffer", placement="first use")
@@ -237,6 +232,6 @@ def test_placement_in_the_order_of_first_use(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["bounds", "placement", "sync"])
-def test_unknown_choices_are_refused(option: str) -> None:
+def test_unknown_choices_are_refused(option):
     with pytest.raises(ValueError, match=f"{option} must be one of .*got 'elsewhere'"):
         Options(**{option: "elsewhere"})

@@ -1,9 +1,6 @@
 """Blocks: order, private memory, barriers, atomic addition (core.md 3.1; D4)."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from tikemu import TikBoundsError, TikParamError, TikSyncError, TikWarning, tik
 from emulator.tests.support.element_kernel import values
 
 
-def test_blocks_have_private_memory_and_run_in_order(kernel: Any) -> None:
+def test_blocks_have_private_memory_and_run_in_order(kernel):
     target = kernel.Tensor("int32", (4, 8), tik.scope_gm, "target")
     shared = kernel.Tensor("int32", (8,), tik.scope_gm, "shared", is_workspace=True)
     with kernel.for_range(0, 4, block_num=4) as block:
@@ -28,7 +25,7 @@ def test_blocks_have_private_memory_and_run_in_order(kernel: Any) -> None:
     assert np.array(values(kernel))[:, :3].tolist() == [[1, 0, 0], [2, 1, 0], [3, 2, 0], [4, 3, 0]]
 
 
-def test_statements_before_the_block_loop_run_once_per_block(kernel: Any) -> None:
+def test_statements_before_the_block_loop_run_once_per_block(kernel):
     target = kernel.Tensor("int32", (3, 8), tik.scope_gm, "target")
     with pytest.warns(TikWarning, match="once per block"):
         counter = kernel.Tensor("int32", (8,), tik.scope_ubuf, "counter")
@@ -43,7 +40,7 @@ def test_statements_before_the_block_loop_run_once_per_block(kernel: Any) -> Non
 
 
 @pytest.mark.parametrize("from_scalar", [False, True])
-def test_number_of_blocks_at_run_time(kernel: Any, from_scalar: bool) -> None:
+def test_number_of_blocks_at_run_time(kernel, from_scalar):
     n = kernel.InputScalar("int32", "n")
     target = kernel.Tensor("int32", (40, 8), tik.scope_gm, "target")
     with warnings.catch_warnings():
@@ -63,7 +60,7 @@ def test_number_of_blocks_at_run_time(kernel: Any, from_scalar: bool) -> None:
         tikemu.run(kernel, {"n": 0})
 
 
-def barrier_kernel(instance: Any, blocks: int, rounds: int = 2) -> Any:
+def barrier_kernel(instance, blocks, rounds=2):
     """Let every block publish a number and, after a barrier, add up all numbers; twice."""
     target = instance.Tensor("int32", (blocks, 8), tik.scope_gm, "target")
     board = instance.Tensor("int32", (rounds, blocks, 8), tik.scope_gm, "board", is_workspace=True)
@@ -88,7 +85,7 @@ def barrier_kernel(instance: Any, blocks: int, rounds: int = 2) -> Any:
     return instance
 
 
-def test_block_barrier_lets_blocks_exchange_data(kernel: Any) -> None:
+def test_block_barrier_lets_blocks_exchange_data(kernel):
     result = tikemu.run(barrier_kernel(kernel, 5), {})
     assert result.outputs["target"][:, 0].tolist() == [15 * 5] * 5
     assert result.instructions["block_barrier"].count == 10
@@ -96,7 +93,7 @@ def test_block_barrier_lets_blocks_exchange_data(kernel: Any) -> None:
     assert result.cycles > 2 * (200 + 350)  # each barrier goes through global memory
 
 
-def test_memory_and_registers_survive_a_block_barrier(kernel: Any) -> None:
+def test_memory_and_registers_survive_a_block_barrier(kernel):
     target = kernel.Tensor("float16", (3, 128), tik.scope_gm, "target")
     with kernel.for_range(0, 3, block_num=3) as block:
         mine = kernel.Tensor("float16", (128,), tik.scope_ubuf, "mine")
@@ -115,13 +112,13 @@ def test_memory_and_registers_survive_a_block_barrier(kernel: Any) -> None:
         np.testing.assert_array_equal(got[block], [5.0] * (block + 1) + [1.0] * (127 - block))
 
 
-def test_block_barrier_with_more_blocks_than_cores_warns(kernel: Any) -> None:
+def test_block_barrier_with_more_blocks_than_cores_warns(kernel):
     with pytest.warns(TikWarning, match="40 blocks on 32 cores"):
         result = tikemu.run(barrier_kernel(kernel, 40, 1), {})
     assert result.outputs["target"][0, 0] == 40 * 41 // 2
 
 
-def test_block_barrier_missed_by_a_block(kernel: Any) -> None:
+def test_block_barrier_missed_by_a_block(kernel):
     target = kernel.Tensor("int32", (8,), tik.scope_gm, "target")
     with kernel.for_range(0, 3, block_num=3) as block:
         with kernel.if_scope(block != 1):
@@ -133,7 +130,7 @@ def test_block_barrier_missed_by_a_block(kernel: Any) -> None:
         tikemu.run(kernel, {})
 
 
-def test_atomic_addition_over_blocks(kernel: Any) -> None:
+def test_atomic_addition_over_blocks(kernel):
     source = kernel.Tensor("float32", (8,), tik.scope_gm, "source")
     target = kernel.Tensor("float32", (8,), tik.scope_gm, "target", is_atomic_add=True)
     with kernel.for_range(0, 4, block_num=4):
@@ -151,7 +148,7 @@ def test_atomic_addition_over_blocks(kernel: Any) -> None:
     assert tikemu.run(kernel, {}, numerics=False).cycles == result.cycles
 
 
-def test_a_multi_core_loop_inside_a_serial_loop(kernel: Any) -> None:
+def test_a_multi_core_loop_inside_a_serial_loop(kernel):
     """Default mode runs it as if it were outermost: each block adds up its three rows. Strict mode refuses."""
     source = kernel.Tensor("float16", (3, 4, 16), tik.scope_gm, "source")
     target = kernel.Tensor("float16", (4, 16), tik.scope_gm, "target")

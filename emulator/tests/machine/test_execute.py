@@ -1,9 +1,5 @@
 """Compiled programs: control flow, scalars and elements, prepared calls (core.md 2, 3)."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -13,7 +9,7 @@ from emulator.tests.support.element_kernel import INTEGERS, program, tiled, valu
 
 
 # ------------------------------------------------------------------------------------------------ control flow
-def test_loops_branches_break_and_continue(kernel: Any) -> None:
+def test_loops_branches_break_and_continue(kernel):
     with program(kernel) as out:
         total = kernel.Scalar("int32", init_value=0)
         steps = kernel.Scalar("int32", init_value=0)
@@ -38,7 +34,7 @@ def test_loops_branches_break_and_continue(kernel: Any) -> None:
     assert values(kernel)[:2] == [100 + 10 + 100 + 1, 8]
 
 
-def test_return_ends_the_kernel(kernel: Any) -> None:
+def test_return_ends_the_kernel(kernel):
     target = kernel.Tensor("int32", (8,), tik.scope_gm, "target")
     with kernel.for_range(0, 2, block_num=2) as block:
         out = kernel.Tensor("int32", (8,), tik.scope_ubuf, "out")
@@ -50,7 +46,7 @@ def test_return_ends_the_kernel(kernel: Any) -> None:
     assert values(kernel) == [5] * 8
 
 
-def test_run_time_loop_bounds(kernel: Any) -> None:
+def test_run_time_loop_bounds(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         count = kernel.Scalar("int32", init_value=0)
@@ -64,7 +60,7 @@ def test_run_time_loop_bounds(kernel: Any) -> None:
         values(kernel, {"n": 1}, strict=True)
 
 
-def test_run_time_loop_from_a_negative_begin(kernel: Any) -> None:
+def test_run_time_loop_from_a_negative_begin(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out, kernel.for_range(n, 3):
         out[0].set_as(1)
@@ -72,7 +68,7 @@ def test_run_time_loop_from_a_negative_begin(kernel: Any) -> None:
         values(kernel, {"n": -1})
 
 
-def test_four_hundred_branches(kernel: Any) -> None:
+def test_four_hundred_branches(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         with kernel.if_scope(n == 0):
@@ -83,11 +79,11 @@ def test_four_hundred_branches(kernel: Any) -> None:
     assert [values(kernel, {"n": n})[0] for n in (0, 1, 399)] == [1000, 1, 399]
 
 
-def test_deeply_nested_scopes(kernel: Any) -> None:
+def test_deeply_nested_scopes(kernel):
     with program(kernel) as out:
         n = kernel.Scalar("int32", init_value=1)
 
-        def nest(level: int) -> None:
+        def nest(level):
             if level == 0:
                 out[0].set_as(7)
                 return
@@ -98,7 +94,7 @@ def test_deeply_nested_scopes(kernel: Any) -> None:
     assert values(kernel)[0] == 7
 
 
-def test_long_unrolled_programs(kernel: Any) -> None:
+def test_long_unrolled_programs(kernel):
     """Python loops around instructions give thousands of statements."""
     one = kernel.Tensor("int32", (8,), tik.scope_ubuf, "one")
     kernel.vector_dup(8, one, 1, 1, 1, 8)
@@ -110,7 +106,7 @@ def test_long_unrolled_programs(kernel: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ scalars and elements
-def test_scalar_arrays_with_run_time_indices(kernel: Any) -> None:
+def test_scalar_arrays_with_run_time_indices(kernel):
     with program(kernel) as out:
         array = kernel.ScalarArray("int32", 4, "array", init_value=[10, 20, 30, 40])
         with kernel.for_range(0, 4) as i:
@@ -121,7 +117,7 @@ def test_scalar_arrays_with_run_time_indices(kernel: Any) -> None:
     assert values(kernel)[:4] == [40, 31, 33, 43]
 
 
-def test_scalar_array_index_out_of_range(kernel: Any) -> None:
+def test_scalar_array_index_out_of_range(kernel):
     with program(kernel):
         array = kernel.ScalarArray("int32", 4, "array", init_value=0)
         with kernel.for_range(3, 5) as i:
@@ -131,7 +127,7 @@ def test_scalar_array_index_out_of_range(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float16", "float32"])
-def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
+def test_elements_of_every_dtype(kernel, dtype):
     source = kernel.Tensor(dtype, (64,), tik.scope_gm, "source")
     with program(kernel, 64, dtype, [source]) as out:
         held = kernel.Tensor(dtype, (64,), tik.scope_ubuf, "held")
@@ -151,7 +147,7 @@ def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
     np.testing.assert_array_equal(got, np.concatenate([data[31::-1], data[::2]]))
 
 
-def test_elements_of_reinterpreted_and_reshaped_views(kernel: Any) -> None:
+def test_elements_of_reinterpreted_and_reshaped_views(kernel):
     with program(kernel, 64) as out:
         kernel.vec_dup(64, out, 0, 1, 8)
         value = kernel.Scalar("float32", init_value=1.5)
@@ -165,7 +161,7 @@ def test_elements_of_reinterpreted_and_reshaped_views(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("read", [True, False])
-def test_element_out_of_range_names_line_and_tensor(kernel: Any, read: bool) -> None:
+def test_element_out_of_range_names_line_and_tensor(kernel, read):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         value = kernel.Scalar("int32", init_value=0)
@@ -179,7 +175,7 @@ def test_element_out_of_range_names_line_and_tensor(kernel: Any, read: bool) -> 
             values(kernel, {"n": index})
 
 
-def test_operand_outside_its_tensor(kernel: Any) -> None:
+def test_operand_outside_its_tensor(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, 16, inputs=[n]) as out:
         kernel.vec_add(8, out[n], out, out, 1, 8, 8, 8)
@@ -188,7 +184,7 @@ def test_operand_outside_its_tensor(kernel: Any) -> None:
         values(kernel, {"n": 24})
 
 
-def test_run_time_shape_beyond_its_reserve(kernel: Any) -> None:
+def test_run_time_shape_beyond_its_reserve(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=128)
@@ -200,7 +196,7 @@ def test_run_time_shape_beyond_its_reserve(kernel: Any) -> None:
             tikemu.run(kernel, {"n": 5}, numerics=numerics)
 
 
-def test_shape_that_grows_after_the_definition(kernel: Any) -> None:
+def test_shape_that_grows_after_the_definition(kernel):
     with program(kernel):
         n = kernel.Scalar("int32", init_value=1)
         held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=64)
@@ -211,7 +207,7 @@ def test_shape_that_grows_after_the_definition(kernel: Any) -> None:
         values(kernel)
 
 
-def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
+def test_run_time_slice_beyond_the_tensor(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         kernel.vector_dup(8, out[0:n], 3, 1, 1, 8)
@@ -220,7 +216,7 @@ def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
         values(kernel, {"n": 9})
 
 
-def test_masks_repeats_and_scalars_at_run_time(kernel: Any) -> None:
+def test_masks_repeats_and_scalars_at_run_time(kernel):
     source = kernel.Tensor("float32", (256,), tik.scope_gm, "source")
     with program(kernel, 256, "float32", [source]) as out:
         held = kernel.Tensor("float32", (256,), tik.scope_ubuf, "held")
@@ -238,7 +234,7 @@ def test_masks_repeats_and_scalars_at_run_time(kernel: Any) -> None:
     np.testing.assert_array_equal(values(kernel, {"source": data}), expected.reshape(-1))
 
 
-def test_an_instruction_with_repeat_0_touches_nothing(kernel: Any) -> None:
+def test_an_instruction_with_repeat_0_touches_nothing(kernel):
     """A shipped operator ends its loop with such a call, one row behind its tensor."""
     n = kernel.InputScalar("int32", "n")
     data = kernel.Tensor("float32", (2, 64), tik.scope_ubuf, "data")
@@ -251,14 +247,14 @@ def test_an_instruction_with_repeat_0_touches_nothing(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 4])
-def test_multi_buffering_changes_no_result(kernel: Any, threads: int) -> None:
+def test_multi_buffering_changes_no_result(kernel, threads):
     tiled(kernel, 128, tiles=8, threads=threads, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     data = np.arange(1024, dtype=np.float16)
     np.testing.assert_array_equal(tikemu.run(kernel, {"x": data}).outputs["y"], data + 1)
 
 
 # ------------------------------------------------------------------------------------------------ caches
-def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
+def test_float_arguments_with_equal_keys_stay_apart(kernel):
     """0.0 and -0.0 are equal as dictionary keys, but 1/x differs."""
     source = kernel.Tensor("float32", (8,), tik.scope_gm, "source")
     with program(kernel, 32, "float32", [source]) as out:
@@ -273,7 +269,7 @@ def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
     np.testing.assert_array_equal(got[:, 0].view(np.uint32), data[:4].view(np.uint32))
 
 
-def test_more_distinct_arguments_than_the_cache_holds(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_distinct_arguments_than_the_cache_holds(kernel, monkeypatch):
     monkeypatch.setattr("tikemu.machine.calls.site.LIMIT", 3)
     source = kernel.Tensor("int32", (128,), tik.scope_gm, "source")
     with program(kernel, 128, inputs=[source]) as out, kernel.for_range(0, 2), kernel.for_range(0, 16) as i:
@@ -286,7 +282,7 @@ def test_more_distinct_arguments_than_the_cache_holds(kernel: Any, monkeypatch: 
     assert tikemu.run(kernel, {}, numerics=False).cycles == result.cycles
 
 
-def test_more_footprints_than_are_kept(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_footprints_than_are_kept(kernel, monkeypatch):
     """Dropping old footprints changes no results, and of the time only flags that would not be waited for."""
     source = kernel.Tensor("int32", (512,), tik.scope_gm, "source")
     with program(kernel, 512, inputs=[source]) as out, kernel.for_range(0, 3), kernel.for_range(0, 64) as i:

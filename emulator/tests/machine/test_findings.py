@@ -1,11 +1,8 @@
 """Strict mode: its classes of findings, each listed and left out by name."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 ALL = Options(strict=True, findings="all")
 
 
-def build(kind: str) -> tuple[Any, dict[str, Any]]:
+def build(kind):
     """Return the program of a class, recorded under the options in force."""
     kernel = tik.Tik(disable_debug=False)
     inputs, outputs, more = PROGRAMS[kind](kernel)
@@ -29,7 +26,7 @@ def build(kind: str) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_every_class_stops_is_listed_and_is_left_out(soc: str, kind: str) -> None:
+def test_every_class_stops_is_listed_and_is_left_out(soc, kind):
     kernel, more = build(kind)
     tikemu.run(kernel, {}, options=Options(**more))
     with pytest.raises(TikError) as caught:
@@ -48,7 +45,7 @@ def test_every_class_stops_is_listed_and_is_left_out(soc: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_the_same_holds_while_a_program_is_recorded(soc: str, kind: str) -> None:
+def test_the_same_holds_while_a_program_is_recorded(soc, kind):
     with tikemu.use_options(Options(strict=True, findings="all")):
         kernel, more = build(kind)
     options = Options(strict=True, findings="all", **more)
@@ -58,32 +55,32 @@ def test_the_same_holds_while_a_program_is_recorded(soc: str, kind: str) -> None
         kernel.tikdb.start_debug({}, interactive=False)
 
 
-def test_a_class_that_is_left_out_warns_as_in_default_mode(soc: str) -> None:
+def test_a_class_that_is_left_out_warns_as_in_default_mode(soc):
     kernel, _ = build("overlap")
     with pytest.warns(TikWarning, match="overlap inside one call"):
         tikemu.run(kernel, {}, options=Options(strict=True, leave_out=("overlap",)))
 
 
-def test_listed_findings_do_not_warn(soc: str) -> None:
+def test_listed_findings_do_not_warn(soc):
     kernel, _ = build("overlap")
     with warnings.catch_warnings():
         warnings.simplefilter("error", TikWarning)
         tikemu.run(kernel, {}, options=ALL)
 
 
-def test_there_is_a_program_for_every_class() -> None:
+def test_there_is_a_program_for_every_class():
     """Every class but the SoC, which has its own test below."""
     assert {*PROGRAMS, "soc"} == {*findings.CLASSES}
 
 
-def test_the_class_of_a_missing_soc(no_warnings: None) -> None:
+def test_the_class_of_a_missing_soc(no_warnings):
     with tikemu.use_options(ALL), pytest.raises(TikError, match="no SoC is selected"):
         tik.Tik()
     with tikemu.use_options(Options(strict=True, leave_out=("soc",))), pytest.raises(TikWarning, match="no SoC"):
         tik.Tik()
 
 
-def test_the_emulator_uses_the_classes_and_no_others() -> None:
+def test_the_emulator_uses_the_classes_and_no_others():
     used = set()
     for path in Path(tikemu.__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -94,7 +91,7 @@ def test_the_emulator_uses_the_classes_and_no_others() -> None:
     assert used == {*findings.CLASSES}
 
 
-def test_all_findings_in_one_run(kernel: Any) -> None:
+def test_all_findings_in_one_run(kernel):
     kernel, feed = mixed(kernel)
     result = tikemu.run(kernel, feed, options=ALL)
     kinds = [finding.kind for finding in result.findings]
@@ -119,7 +116,7 @@ def test_all_findings_in_one_run(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("numerics", [True, False])
-def test_an_error_carries_what_was_found_before(kernel: Any, numerics: bool) -> None:
+def test_an_error_carries_what_was_found_before(kernel, numerics):
     target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
     data = ub(kernel, "data", 64)
     kernel.vec_dup([0, 0], data, 1.0, 1, 4)
@@ -132,7 +129,7 @@ def test_an_error_carries_what_was_found_before(kernel: Any, numerics: bool) -> 
     assert "\nfound before: [argument] vec_dup: mask [0, 0]" in str(caught.value)
 
 
-def test_leave_out_takes_classes_only() -> None:
+def test_leave_out_takes_classes_only():
     with pytest.raises(ValueError, match="leave_out .* got 'overlaps'; did you mean 'overlap'?"):
         Options(strict=True, leave_out=("overlaps",))
     with pytest.raises(TypeError, match="tuple of classes, got the string 'overlap'"):
@@ -141,7 +138,7 @@ def test_leave_out_takes_classes_only() -> None:
         Options(findings="every")
 
 
-def test_the_command_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_findings(tmp_path, capsys):
     program = tmp_path / "program.py"
     program.write_text(
         "from emulator.tests.support.finding_programs import mixed\nfrom tbe import tik\n\n"
@@ -160,14 +157,14 @@ def test_the_command_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "need --strict" in capsys.readouterr().err
 
 
-def test_the_command_lists_the_classes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_the_classes(capsys):
     assert cli.main(["findings"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines.pop("class") == "what"
     assert lines == findings.CLASSES
 
 
-def test_the_page_lists_the_classes() -> None:
+def test_the_page_lists_the_classes():
     page = Path(__file__).resolve().parents[3] / "docs/emulator.md"
     rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE))
     for kind, what in findings.CLASSES.items():

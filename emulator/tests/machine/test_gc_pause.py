@@ -1,11 +1,7 @@
 """The garbage collector waits while programs run, and works as before afterwards."""
 
-from __future__ import annotations
-
 import gc
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ PATIENT = (50_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
-def usual() -> Iterator[None]:
+def usual():
     """Set the thresholds that Python begins with, for one test."""
     before = gc.get_threshold()
     gc.set_threshold(*USUAL)
@@ -27,14 +23,14 @@ def usual() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_while_a_program_runs(kernel: Any, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_a_program_runs(kernel, fails, monkeypatch):
     x = kernel.Tensor("float16", (128,), tik.scope_gm, "x")
     ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
     kernel.data_move(ub, x, 0, 1, 8, 0, 0)
     kernel.BuildCCE("moving", [x], [])
     seen = []
 
-    def fill(tensor: Any, fed: Any) -> None:
+    def fill(tensor, fed):
         seen.append(gc.get_threshold())
         if fails:
             raise tikemu.TikError("no")
@@ -49,23 +45,23 @@ def test_while_a_program_runs(kernel: Any, fails: bool, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("chosen", [(0, 10, 10), (100_000, 5, 5)])
-def test_what_the_user_has_chosen_before(chosen: tuple[int, int, int]) -> None:
+def test_what_the_user_has_chosen_before(chosen):
     gc.set_threshold(*chosen)
     with gc_pause.patience():
         assert gc.get_threshold() == chosen
     assert gc.get_threshold() == chosen
 
 
-def test_what_the_user_chooses_meanwhile() -> None:
+def test_what_the_user_chooses_meanwhile():
     with gc_pause.patience():
         gc.set_threshold(900, 7, 7)
     assert gc.get_threshold() == (900, 7, 7)
 
 
-def test_threads() -> None:
+def test_threads():
     inside, go_on = threading.Event(), threading.Event()
 
-    def work() -> None:
+    def work():
         with gc_pause.patience():
             inside.set()
             go_on.wait(10)

@@ -1,7 +1,5 @@
 """Test that reading the padding behind a GM tensor gives a warning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

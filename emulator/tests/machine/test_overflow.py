@@ -1,7 +1,5 @@
 """The overflow status: results that saturate set it, with their line; copies, masked lanes and padding do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

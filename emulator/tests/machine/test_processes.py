@@ -1,7 +1,5 @@
 """Blocks in several processes: a run gives the same as in one process, to the last bit."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import resource
@@ -13,7 +11,6 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +26,7 @@ from emulator.tests.support.random_blocks import BlockProgram
 from emulator.tests.support.random_program import Generator
 
 pytestmark = pytest.mark.usefixtures("one_number", "soc")
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "default": {},
     "strict": {"strict": True},
     "all findings": {"strict": True, "findings": "all"},
@@ -42,7 +39,7 @@ CAMPAIGN = Campaign(
 )
 
 
-def adding(kernel: Any, count: int, blocks: int, *, clears: bool = False, reads: bool = False) -> tuple[Any, dict]:
+def adding(kernel, count, blocks, *, clears=False, reads=False):
     """Let every block add its values to the same ``count`` elements. float32 makes the order visible."""
     x = kernel.Tensor("float32", (blocks * 64,), tik.scope_gm, "x")
     y = kernel.Tensor("float32", (count,), tik.scope_gm, "y", is_atomic_add=True)
@@ -64,35 +61,35 @@ def adding(kernel: Any, count: int, blocks: int, *, clears: bool = False, reads:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("build", PROGRAMS[::3], ids=lambda build: build.__name__)
-def test_whole_operators(build: Any, setting: str, tmp_path: Path) -> None:
+def test_whole_operators(build, setting, tmp_path):
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
     check_same(instance, feeds, tmp_path, **SETTINGS[setting])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_programs(quiet: None, seed: int, tmp_path: Path) -> None:
+def test_random_programs(quiet, seed, tmp_path):
     generator = Generator(seed)
     check_same(generator.tik, generator.feeds(), tmp_path, most=3)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_blocks_that_meet(quiet: None, seed: int, tmp_path: Path) -> None:
+def test_blocks_that_meet(quiet, seed, tmp_path):
     check_blocks(seed, tmp_path, list(SETTINGS)[seed % len(SETTINGS)])
 
 
 @CAMPAIGN.params()
-def test_blocks_that_meet_often(quiet: None, first: int, tmp_path: Path) -> None:
+def test_blocks_that_meet_often(quiet, first, tmp_path):
     CAMPAIGN.run(first, lambda seed: [check_blocks(seed, tmp_path, setting) for setting in SETTINGS])
 
 
-def check_blocks(seed: int, folder: Path, setting: str) -> None:
+def check_blocks(seed, folder, setting):
     """Run one random program in one setting."""
     program = BlockProgram(seed)
     check_same(program.tik, program.feeds(), folder, **SETTINGS[setting])
 
 
-def test_random_blocks_meet_in_every_way(quiet: None, tmp_path: Path) -> None:
+def test_random_blocks_meet_in_every_way(quiet, tmp_path):
     """The generator has programs for each way to run, with errors, warnings and saturation."""
     seen = set()
     for seed in range(20):
@@ -105,7 +102,7 @@ def test_random_blocks_meet_in_every_way(quiet: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("blocks", [3, 32, 70])
-def test_additions_come_in_the_order_of_the_blocks(kernel: Any, blocks: int, setting: str, tmp_path: Path) -> None:
+def test_additions_come_in_the_order_of_the_blocks(kernel, blocks, setting, tmp_path):
     instance, feeds = adding(kernel, 128, blocks)
     found = check_same(instance, feeds, tmp_path, **SETTINGS[setting])
     expected = np.zeros(64, np.float32)
@@ -116,7 +113,7 @@ def test_additions_come_in_the_order_of_the_blocks(kernel: Any, blocks: int, set
     assert modes(instance) == (set() if in_order else {"adding"})
 
 
-def test_saturated_additions_count_in_their_order(kernel: Any, tmp_path: Path) -> None:
+def test_saturated_additions_count_in_their_order(kernel, tmp_path):
     """Each addend is finite, and so is the sum of each process alone; the sum of all is not."""
     instance, feeds = adding(kernel, 64, 4)
     feeds["x"] = np.full_like(feeds["x"], 1.5e38)
@@ -126,7 +123,7 @@ def test_saturated_additions_count_in_their_order(kernel: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["clears", "reads"])
-def test_additions_that_are_more_than_additions(kernel: Any, how: str, tmp_path: Path) -> None:
+def test_additions_that_are_more_than_additions(kernel, how, tmp_path):
     instance, feeds = adding(kernel, 64, 5, **{how: True})
     check_same(instance, feeds, tmp_path)
     assert modes(instance) == {"alone"}
@@ -136,7 +133,7 @@ def test_additions_that_are_more_than_additions(kernel: Any, how: str, tmp_path:
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
 @pytest.mark.parametrize("second", ["read", "write", "add"])
 @pytest.mark.parametrize("first", ["read", "write", "add"])
-def test_two_blocks_meet(kernel: Any, first: str, second: str, declared: bool, setting: str, tmp_path: Path) -> None:
+def test_two_blocks_meet(kernel, first, second, declared, setting, tmp_path):
     """Block 0 does the first, block 2 the second, in the same place."""
     x = kernel.Tensor("float32", (4 * 64,), tik.scope_gm, "x")
     y, z = (kernel.Tensor("float32", (4 * 64,), tik.scope_gm, name, is_atomic_add=declared) for name in "yz")
@@ -160,7 +157,7 @@ def test_two_blocks_meet(kernel: Any, first: str, second: str, declared: bool, s
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -> None:
+def test_clear_and_add_in_one_block(kernel, shared, tmp_path):
     """Each block writes a place of its own before it adds there; with `shared`, all blocks also add to one place."""
     y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
     z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
@@ -179,7 +176,7 @@ def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -
     assert modes(kernel) == ({"adding"} if shared else set())
 
 
-def failing(kernel: Any, blocks: dict[int, int], count: int = 12) -> Any:
+def failing(kernel, blocks, count=12):
     """Block ``b`` moves from behind the end of x in iteration ``blocks[b]``; others do not."""
     x = kernel.Tensor("float16", (256,), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (count * 16,), tik.scope_gm, "y")
@@ -197,13 +194,13 @@ def failing(kernel: Any, blocks: dict[int, int], count: int = 12) -> Any:
 
 
 @pytest.mark.parametrize("blocks", [{0: 0}, {7: 2, 4: 1}, {11: 0, 2: 2, 3: 0}, {11: 2}])
-def test_the_error_of_the_first_block_that_fails(kernel: Any, blocks: dict[int, int], tmp_path: Path) -> None:
+def test_the_error_of_the_first_block_that_fails(kernel, blocks, tmp_path):
     found = check_same(failing(kernel, blocks), {"x": np.ones(256, np.float16)}, tmp_path)
     assert found["error"][0] is TikBoundsError
     assert f"block {min(blocks)} of 12, block = {min(blocks)}, row = {blocks[min(blocks)]}" in found["error"][1]
 
 
-def test_warnings_once_and_in_order(kernel: Any, tmp_path: Path) -> None:
+def test_warnings_once_and_in_order(kernel, tmp_path):
     y = kernel.Tensor("float16", (3 * 64 + 8,), tik.scope_gm, "y")
     with kernel.for_range(0, 3, block_num=3) as block:
         ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
@@ -224,7 +221,7 @@ def test_warnings_once_and_in_order(kernel: Any, tmp_path: Path) -> None:
             tikemu.run(kernel, {}, options=tikemu.Options(processes=2))
 
 
-def test_start_debug_and_what_it_writes_back(kernel: Any) -> None:
+def test_start_debug_and_what_it_writes_back(kernel):
     instance, feeds = adding(kernel, 64, 4)
     written = {}
     for count in (1, 2):
@@ -236,7 +233,7 @@ def test_start_debug_and_what_it_writes_back(kernel: Any) -> None:
     assert modes(instance) == {"adding"}
 
 
-def test_what_a_program_prints_comes_in_order(capfd: pytest.CaptureFixture, kernel: Any) -> None:
+def test_what_a_program_prints_comes_in_order(capfd, kernel):
     y = kernel.Tensor("float16", (64,), tik.scope_gm, "y")
     with kernel.for_range(0, 4, name="block", block_num=4) as block:
         ub = kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")
@@ -248,7 +245,7 @@ def test_what_a_program_prints_comes_in_order(capfd: pytest.CaptureFixture, kern
     assert capfd.readouterr().out.split() == [word for block in range(4) for word in ("block", "=", str(block))]
 
 
-def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_processes(kernel, monkeypatch):
     used = []
     monkeypatch.setattr(processes, "_take", lambda count: used.append(count) or 1 / 0)
     instance, feeds = adding(kernel, 64, 3)
@@ -268,19 +265,19 @@ def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> No
 class Count(int):
     """An argument of a class that this process cannot pickle, or that others cannot import."""
 
-    def __new__(cls, value: int, how: str) -> Count:
+    def __new__(cls, value, how):
         number = super().__new__(cls, value)
         number.how = how
         return number
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         if self.how == "pickle":
             raise TypeError("this one stays here")
         return importlib.import_module, ("no_module_has_this_name",)
 
 
 @pytest.mark.parametrize("how, reason", [("pickle", "TypeError: this one"), ("import", "ModuleNotFoundError: No mod")])
-def test_programs_that_cannot_be_sent(kernel: Any, how: str, reason: str) -> None:
+def test_programs_that_cannot_be_sent(kernel, how, reason):
     instance, feeds = adding(kernel, 64, 3)
     call = next(entry for entry in ir.statements(instance._recorder.program.body) if hasattr(entry, "args"))
     call.args["sid"] = Count(0, how)
@@ -343,18 +340,18 @@ assert pids() == parents
 """
 
 
-def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
+def shifting(kernel, blocks=6):
     """Record y = x + 1, a piece per block. Returns the kernel and its inputs."""
     tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
 
 
-def pids() -> list[int]:
+def pids():
     """Return the processes that wait for the next run."""
     return [process.pid for process in processes._processes]
 
 
-def gone(numbers: list[int]) -> bool:
+def gone(numbers):
     """Return True if the processes end within 20 seconds, or are zombies then."""
     end = time.monotonic() + 20
     while any(running(number) for number in numbers) and time.monotonic() < end:
@@ -362,14 +359,14 @@ def gone(numbers: list[int]) -> bool:
     return not any(running(number) for number in numbers)
 
 
-def running(pid: int) -> bool:
+def running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def started(source: str, folder: Path) -> subprocess.Popen:
+def started(source, folder):
     """Start a script. It leads a group of processes, as in a terminal."""
     script = folder / "script.py"
     script.write_text(source)
@@ -380,7 +377,7 @@ def started(source: str, folder: Path) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def test_processes_are_kept(kernel: Any) -> None:
+def test_processes_are_kept(kernel):
     instance, feeds = shifting(kernel)
     tikemu.run(instance, feeds, options=TWO)
     first = pids()
@@ -391,11 +388,11 @@ def test_processes_are_kept(kernel: Any) -> None:
     assert len(pids()) == 3 and gone(first)
 
 
-def test_more_programs_than_a_process_keeps_in_two_threads() -> None:
+def test_more_programs_than_a_process_keeps_in_two_threads():
     programs = [shifting(tik.Tik(), blocks) for blocks in range(2, 14)]
     wrong = []
 
-    def work(number: int) -> None:
+    def work(number):
         for instance, feeds in 2 * programs[number::2]:
             wrong.extend(np.flatnonzero(tikemu.run(instance, feeds, options=TWO).outputs["y"] != feeds["x"] + 1))
 
@@ -408,7 +405,7 @@ def test_more_programs_than_a_process_keeps_in_two_threads() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
-def test_a_process_that_is_killed(kernel: Any, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed(kernel, moment, monkeypatch):
     instance, feeds = shifting(kernel)
     tikemu.run(instance, feeds, options=TWO)
     first = pids()
@@ -418,7 +415,7 @@ def test_a_process_that_is_killed(kernel: Any, moment: str, monkeypatch: pytest.
     else:
         submit = processes.ProcessPoolExecutor.submit
 
-        def kill_first(pool: Any, *job: Any) -> Any:
+        def kill_first(pool, *job):
             monkeypatch.undo()  # once: the pool waits for the process meanwhile, and its number is then no one's
             os.kill(first[1], signal.SIGKILL)
             return submit(pool, *job)
@@ -431,14 +428,14 @@ def test_a_process_that_is_killed(kernel: Any, moment: str, monkeypatch: pytest.
     assert not set(pids()) & set(first) and gone(first)
 
 
-def prepare_with_little_memory(barrier: Any) -> None:
+def prepare_with_little_memory(barrier):
     """Leave 48 MB to a process."""
     processes._prepare(barrier)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (48 << 20),) * 2)
 
 
-def test_a_process_without_memory(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_memory(kernel, monkeypatch):
     """A block that lacks memory ends the run, with the traceback of its process."""
     processes.end_processes()
     monkeypatch.setattr(processes, "_prepare", prepare_with_little_memory)
@@ -454,7 +451,7 @@ def test_a_process_without_memory(kernel: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
-def test_nothing_outlives_the_caller(how: int, tmp_path: Path) -> None:
+def test_nothing_outlives_the_caller(how, tmp_path):
     caller = started(ENDLESS, tmp_path)
     numbers = [int(text) for text in caller.stdout.readline().split()]
     assert len(numbers) == 2 and all(running(number) for number in numbers)
@@ -466,7 +463,7 @@ def test_nothing_outlives_the_caller(how: int, tmp_path: Path) -> None:
     assert gone(numbers)
 
 
-def test_fork(tmp_path: Path) -> None:
+def test_fork(tmp_path):
     forking = started(FORKED, tmp_path)
     _, errors = forking.communicate(timeout=60)
     assert forking.returncode == 0 and errors == ""

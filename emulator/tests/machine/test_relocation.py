@@ -1,7 +1,5 @@
 """Prepared operations that are used again at other addresses do what freshly prepared ones do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

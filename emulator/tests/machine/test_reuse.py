@@ -1,9 +1,5 @@
 """Test that Options(reuse=False) gives the same results and cycles."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -20,12 +16,12 @@ REPETITIONS = 400
 
 
 @pytest.fixture(autouse=True)
-def shim() -> None:
+def shim():
     """Put tikemu's modules in the place of CANN's."""
     tikemu.install(soc="Ascend910A")
 
 
-def looped() -> tuple[Any, dict[str, np.ndarray]]:
+def looped():
     """Return a program with a loop that reuses everything.
 
     It has bindings at run-time offsets, relocated bindings, and steady states.
@@ -38,7 +34,7 @@ def looped() -> tuple[Any, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
-def test_reuse_changes_neither_results_nor_cycles(build: Any, mode: str, numerics: bool) -> None:
+def test_reuse_changes_neither_results_nor_cycles(build, mode, numerics):
     runs = []
     for reuse in (True, False):
         instance, feeds, _ = build()
@@ -52,7 +48,7 @@ def test_reuse_changes_neither_results_nor_cycles(build: Any, mode: str, numeric
 
 
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
-def test_a_long_loop_is_the_same_with_and_without(numerics: bool) -> None:
+def test_a_long_loop_is_the_same_with_and_without(numerics):
     instance, feeds = looped()
     with_reuse, without = (
         tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(reuse=reuse, trace=False))
@@ -62,20 +58,20 @@ def test_a_long_loop_is_the_same_with_and_without(numerics: bool) -> None:
     assert with_reuse.outputs["y"].tobytes() == without.outputs["y"].tobytes()
 
 
-def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_looked_up_without_reuse(monkeypatch):
     """Every execution binds its call, nothing is relocated or replayed, and no compiled program is kept."""
     bound, sessions = [], []
     prepare, session = site.CallSite.prepare, execute.Session.__init__
 
-    def counted(self: Any, *arguments: Any) -> Any:
+    def counted(self, *arguments):
         bound.append(self)
         return prepare(self, *arguments)
 
-    def noted(self: Any, *arguments: Any) -> None:
+    def noted(self, *arguments):
         sessions.append(self)
         session(self, *arguments)
 
-    def forbidden(*_: Any) -> None:
+    def forbidden(*_):
         raise AssertionError("something was reused")
 
     monkeypatch.setattr(site.CallSite, "prepare", counted)

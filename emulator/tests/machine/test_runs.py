@@ -1,10 +1,8 @@
 """Runs of a built program: without numerics, again, with other inputs (core.md 5; D30)."""
 
-from __future__ import annotations
-
 import gc
 import weakref
-from typing import Any, Callable, Union, get_type_hints
+from typing import Union, get_type_hints
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from emulator.tests.support.element_kernel import program, values
 
 
 # ------------------------------------------------------------------------------------------------ without numerics
-def test_without_numerics_data_that_decide_the_course_are_computed(kernel: Any) -> None:
+def test_without_numerics_data_that_decide_the_course_are_computed(kernel):
     source = kernel.Tensor("int32", (8,), tik.scope_gm, "source")
     bulk = kernel.Tensor("float16", (1024,), tik.scope_gm, "bulk")
     target = kernel.Tensor("float16", (1024,), tik.scope_gm, "target")
@@ -43,7 +41,7 @@ def test_without_numerics_data_that_decide_the_course_are_computed(kernel: Any) 
     assert full.outputs["target"][0] == 65504
 
 
-def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel: Any) -> None:
+def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel):
     source = kernel.Tensor("float16", (4096,), tik.scope_gm, "source")
     n = kernel.InputScalar("int32", "n")
     with kernel.for_range(0, n) as i:
@@ -57,7 +55,7 @@ def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel: An
             tikemu.run(kernel, {"n": 65, "source": data}, numerics=numerics)
 
 
-def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel: Any) -> None:
+def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel):
     source = kernel.Tensor("float16", (4096,), tik.scope_gm, "source")
     step = kernel.InputScalar("int32", "step")
     with kernel.for_range(0, 8) as i:
@@ -76,7 +74,7 @@ def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel: Any) -
 
 
 # ------------------------------------------------------------------------------------------------ running again
-def accumulate(instance: Any) -> tuple[Any, Callable[[np.ndarray, int], np.ndarray]]:
+def accumulate(instance):
     """Add ``n * source`` to ``target`` in two blocks; return the kernel and its truth."""
     source = instance.Tensor("float32", (128,), tik.scope_gm, "source")
     target = instance.Tensor("float32", (128,), tik.scope_gm, "target", is_atomic_add=True)
@@ -95,7 +93,7 @@ def accumulate(instance: Any) -> tuple[Any, Callable[[np.ndarray, int], np.ndarr
 @pytest.mark.parametrize(
     "options", [Options(), Options(strict=True), Options(l2=True)], ids=["default", "strict", "l2"]
 )
-def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
+def test_a_second_run_starts_anew(kernel, options):
     """The prepared program is used again: contents, counts and time must not be."""
     _, expected = accumulate(kernel)
     fresh, _ = accumulate(tik.Tik())
@@ -113,7 +111,7 @@ def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
         assert getattr(again, name) == getattr(once, name), name
 
 
-def test_other_options_and_sizes_take_effect_in_a_second_run(kernel: Any) -> None:
+def test_other_options_and_sizes_take_effect_in_a_second_run(kernel):
     source = kernel.Tensor("float16", (2**31 - 1,), tik.scope_gm, "source")
     held = kernel.Tensor("float16", (64,), tik.scope_ubuf, "held")
     with kernel.for_range(0, 4) as i:
@@ -132,7 +130,7 @@ def test_other_options_and_sizes_take_effect_in_a_second_run(kernel: Any) -> Non
         tikemu.run(kernel, {"source": large})
 
 
-def test_warnings_come_in_every_run(kernel: Any) -> None:
+def test_warnings_come_in_every_run(kernel):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         out[0].set_as(0)
@@ -143,7 +141,7 @@ def test_warnings_come_in_every_run(kernel: Any) -> None:
             values(kernel, {"n": 1})
 
 
-def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
+def test_programs_are_released_with_their_prepared_run(kernel):
     instance, _ = accumulate(tik.Tik())
     tikemu.run(instance, {"source": np.zeros(128, np.float32), "n": 1})
     alive = weakref.ref(instance._recorder.program)
@@ -153,7 +151,7 @@ def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ inputs and outputs
-def copy_kernel(instance: Any, **fields: Any) -> Any:
+def copy_kernel(instance, **fields):
     """Return a built kernel that copies half of a GM tensor to another."""
     source = instance.Tensor("float16", (4, 16), tik.scope_gm, "source")
     target = instance.Tensor("float16", (4, 16), tik.scope_gm, "target", **fields)
@@ -167,17 +165,17 @@ def copy_kernel(instance: Any, **fields: Any) -> Any:
 DATA = np.arange(64, dtype=np.float16).reshape(4, 16)
 
 
-def test_outputs_have_the_declared_shape_and_unfed_parts_are_zero(kernel: Any) -> None:
+def test_outputs_have_the_declared_shape_and_unfed_parts_are_zero(kernel):
     out = tikemu.run(copy_kernel(kernel), {"source": DATA}).outputs["target"]
     np.testing.assert_array_equal(out, np.concatenate([DATA[:2], np.zeros((2, 16), np.float16)]))
 
 
-def test_an_output_may_be_fed_with_its_initial_content(kernel: Any) -> None:
+def test_an_output_may_be_fed_with_its_initial_content(kernel):
     out = tikemu.run(copy_kernel(kernel), {"source": DATA, "target": DATA + 1}).outputs["target"]
     np.testing.assert_array_equal(out, np.concatenate([DATA[:2], DATA[2:] + 1]))
 
 
-def test_another_shape_of_the_same_size_is_reshaped_with_a_warning(kernel: Any) -> None:
+def test_another_shape_of_the_same_size_is_reshaped_with_a_warning(kernel):
     copy_kernel(kernel)
     with pytest.warns(TikWarning, match=r"shape \(4, 16\).*\(64,\) is reshaped"):
         out = tikemu.run(kernel, {"source": DATA.reshape(64)}).outputs["target"]
@@ -194,7 +192,7 @@ def test_another_shape_of_the_same_size_is_reshaped_with_a_warning(kernel: Any) 
         ({"source": DATA[:3]}, r"64 elements.*\(3, 16\)"),
     ],
 )
-def test_wrong_inputs_are_refused(kernel: Any, feeds: dict, message: str) -> None:
+def test_wrong_inputs_are_refused(kernel, feeds, message):
     with pytest.raises(TikParamError, match=message):
         tikemu.run(copy_kernel(kernel), feeds)
 
@@ -208,7 +206,7 @@ def test_wrong_inputs_are_refused(kernel: Any, feeds: dict, message: str) -> Non
         ("three", "takes one int32"),
     ],
 )
-def test_wrong_input_scalars_are_refused(kernel: Any, value: Any, message: str) -> None:
+def test_wrong_input_scalars_are_refused(kernel, value, message):
     n = kernel.InputScalar("int32", "n")
     with program(kernel, inputs=[n]) as out:
         out[0].set_as(n)
@@ -216,7 +214,7 @@ def test_wrong_input_scalars_are_refused(kernel: Any, value: Any, message: str) 
         tikemu.run(kernel, {"n": value})
 
 
-def test_global_tensors_sized_by_an_input_scalar(kernel: Any) -> None:
+def test_global_tensors_sized_by_an_input_scalar(kernel):
     n = kernel.InputScalar("int32", "n")
     source = kernel.Tensor("int32", (n, 8), tik.scope_gm, "source")
     target = kernel.Tensor("int32", (n * 8,), tik.scope_gm, "target")
@@ -230,7 +228,7 @@ def test_global_tensors_sized_by_an_input_scalar(kernel: Any) -> None:
     np.testing.assert_array_equal(out, data.reshape(24))
 
 
-def test_unbounded_global_tensors_take_the_size_of_what_is_fed(kernel: Any) -> None:
+def test_unbounded_global_tensors_take_the_size_of_what_is_fed(kernel):
     source = kernel.Tensor("int32", (2**31 - 1,), tik.scope_gm, "source")
     target = kernel.Tensor("int32", (2**31 - 1,), tik.scope_gm, "target")
     held = kernel.Tensor("int32", (8,), tik.scope_ubuf, "held")
@@ -244,14 +242,14 @@ def test_unbounded_global_tensors_take_the_size_of_what_is_fed(kernel: Any) -> N
         tikemu.run(kernel, {"source": data})
 
 
-def test_initial_values_of_global_constants(kernel: Any) -> None:
+def test_initial_values_of_global_constants(kernel):
     table = kernel.Tensor("int32", (8,), tik.scope_gm, "table", init_value=list(range(8)))
     with program(kernel) as out:
         kernel.data_move(out, table, 0, 1, 1, 0, 0)
     assert values(kernel) == list(range(8))
 
 
-def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.CaptureFixture) -> None:
+def test_debug_print_shows_tensors_and_scalars(kernel, capsys):
     with program(kernel) as out:
         total = kernel.Scalar("int32", "total", init_value=0)
         with kernel.for_range(0, 2, name="i") as i:
@@ -269,9 +267,7 @@ def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.Captu
     ]
 
 
-def test_progress_bar_appears_when_asked(
-    kernel: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_bar_appears_when_asked(kernel, capsys, monkeypatch):
     monkeypatch.setattr("tikemu.machine.progress._INTERVAL", 0.0)
     with program(kernel) as out:
         total = kernel.Scalar("int32", init_value=0)
@@ -285,7 +281,7 @@ def test_progress_bar_appears_when_asked(
     assert capsys.readouterr().err == ""
 
 
-def test_run_has_types() -> None:
+def test_run_has_types():
     """Tell checkers what a run takes and gives."""
     hints = get_type_hints(tikemu.run)
     assert hints["return"] is tikemu.Result

@@ -1,9 +1,5 @@
 """Strict mode: undefined bytes that reach a computation or an output."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -15,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @faulty
-def test_undefined_operand(kernel: Any, fault: bool) -> None:
+def test_undefined_operand(kernel, fault):
     a = ub(kernel, "a")
     kernel.vector_dup(128 if not fault else 100, a, 1.0, 1, 1, 8)
     kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
@@ -29,7 +25,7 @@ def test_undefined_operand(kernel: Any, fault: bool) -> None:
 
 
 @faulty
-def test_undefined_lanes_that_are_masked_do_not_matter(kernel: Any, fault: bool) -> None:
+def test_undefined_lanes_that_are_masked_do_not_matter(kernel, fault):
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(16, a, 1.0, 1, 1, 8)
     kernel.vector_dup(128, b, 0.0, 1, 1, 8)
@@ -38,7 +34,7 @@ def test_undefined_lanes_that_are_masked_do_not_matter(kernel: Any, fault: bool)
 
 
 @faulty
-def test_undefined_element_read_by_the_scalar_unit(kernel: Any, fault: bool) -> None:
+def test_undefined_element_read_by_the_scalar_unit(kernel, fault):
     a = ub(kernel, "a")
     kernel.vector_dup(16, a, 1.0, 1, 1, 8)
     value = kernel.Scalar("float16")
@@ -48,7 +44,7 @@ def test_undefined_element_read_by_the_scalar_unit(kernel: Any, fault: bool) -> 
 
 
 @faulty
-def test_elements_written_by_the_scalar_unit_are_defined(kernel: Any, target: Any, fault: bool) -> None:
+def test_elements_written_by_the_scalar_unit_are_defined(kernel, target, fault):
     a = ub(kernel, "a", 16)
     with kernel.for_range(0, 15 if fault else 16) as i:
         a[i].set_as(1.0)
@@ -65,7 +61,7 @@ def test_elements_written_by_the_scalar_unit_are_defined(kernel: Any, target: An
 
 
 @faulty
-def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel: Any, fault: bool) -> None:
+def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel, fault):
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(64, a, 1.0, 1, 1, 8)
     kernel.data_move(b, a, 0, 1, 8, 0, 0)  # half of it is undefined
@@ -75,14 +71,14 @@ def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel: Any, fault
 
 
 @faulty
-def test_output_that_is_not_written_completely(kernel: Any, target: Any, fault: bool) -> None:
+def test_output_that_is_not_written_completely(kernel, target, fault):
     a = filled(kernel, "a")
     kernel.data_move(target, a, 0, 1, 7 if fault else 8, 0, 0)
     check(kernel, fault, TikUndefinedError, "never written", [], [target])
 
 
 @faulty
-def test_unfed_workspace(kernel: Any, fault: bool) -> None:
+def test_unfed_workspace(kernel, fault):
     work = kernel.Tensor("float16", (128,), tik.scope_gm, "work", is_workspace=True)
     a = ub(kernel, "a")
     if not fault:
@@ -94,7 +90,7 @@ def test_unfed_workspace(kernel: Any, fault: bool) -> None:
 
 
 @faulty
-def test_memory_of_a_released_tensor_is_undefined_again(kernel: Any, fault: bool) -> None:
+def test_memory_of_a_released_tensor_is_undefined_again(kernel, fault):
     with kernel.new_stmt_scope():
         filled(kernel, "first")
     second = ub(kernel, "second")
@@ -105,7 +101,7 @@ def test_memory_of_a_released_tensor_is_undefined_again(kernel: Any, fault: bool
 
 
 @faulty
-def test_a_tensor_of_a_loop_body_is_fresh_in_every_iteration(kernel: Any, target: Any, fault: bool) -> None:
+def test_a_tensor_of_a_loop_body_is_fresh_in_every_iteration(kernel, target, fault):
     with kernel.for_range(0, 4, thread_num=2) as i:
         a = ub(kernel, "a")
         with kernel.if_scope(i < (2 if fault else 4)):
@@ -116,7 +112,7 @@ def test_a_tensor_of_a_loop_body_is_fresh_in_every_iteration(kernel: Any, target
 
 
 @faulty
-def test_scalar_that_nothing_has_assigned(kernel: Any, target: Any, fault: bool) -> None:
+def test_scalar_that_nothing_has_assigned(kernel, target, fault):
     a = filled(kernel, "a")
     n = kernel.Scalar("int32", "n")
     if not fault:
@@ -126,7 +122,7 @@ def test_scalar_that_nothing_has_assigned(kernel: Any, target: Any, fault: bool)
 
 
 @pytest.mark.parametrize("use", ["arithmetic", "condition", "loop", "element", "conversion"])
-def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, use: str) -> None:
+def test_every_use_of_an_unassigned_scalar_is_reported(kernel, use):
     a = filled(kernel, "a")
     n = kernel.Scalar("int32", "n")
     other = kernel.Scalar("float32", init_value=0.0)
@@ -146,7 +142,7 @@ def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, use: str) ->
 
 
 @faulty
-def test_padding_of_a_matrix_product(kernel: Any, fault: bool) -> None:
+def test_padding_of_a_matrix_product(kernel, fault):
     """Rows past m of the last fractals hold nothing; they may be moved, but not used (D26b)."""
     left = kernel.Tensor("float16", (32, 16), tik.scope_gm, "left")
     right = kernel.Tensor("float16", (16, 16), tik.scope_gm, "right")
@@ -170,7 +166,7 @@ def test_padding_of_a_matrix_product(kernel: Any, fault: bool) -> None:
 
 
 @faulty
-def test_atomic_addition_onto_undefined_memory(kernel: Any, fault: bool) -> None:
+def test_atomic_addition_onto_undefined_memory(kernel, fault):
     target = kernel.Tensor("float32", (64,), tik.scope_gm, "target", is_atomic_add=not fault)
     a = ub(kernel, "a", 64, "float32")
     kernel.vector_dup(64, a, 1.0, 1, 1, 8)
@@ -180,7 +176,7 @@ def test_atomic_addition_onto_undefined_memory(kernel: Any, fault: bool) -> None
     check(kernel, fault, TikUndefinedError, "undefined bytes of tensor 'target'", [], [target])
 
 
-def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFixture) -> None:
+def test_contents_that_nothing_has_written(kernel, capsys):
     """Default mode shows zeros at the start of a block, strict mode 0xDEAD."""
     out = kernel.Tensor("uint16", (16,), tik.scope_gm, "out")
     a = ub(kernel, "a", 16, "uint16")
@@ -194,7 +190,7 @@ def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -> None:
+def test_a_definition_clears_nothing_in_default_mode(kernel, copies):
     """A tensor keeps the contents of the iteration before, as on the chip; MindSpore's img2col relies on this."""
     out = kernel.Tensor("float32", (4, 8), tik.scope_gm, "out")
     with kernel.for_range(0, 4, thread_num=copies) as i:
@@ -209,7 +205,7 @@ def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -
 
 
 @faulty
-def test_scratch_of_a_high_precision_instruction_is_undefined_afterwards(kernel: Any, fault: bool) -> None:
+def test_scratch_of_a_high_precision_instruction_is_undefined_afterwards(kernel, fault):
     target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
     data, out, work = (ub(kernel, name, count, "float32") for name, count in (("data", 64), ("out", 64), ("work", 128)))
     kernel.vec_dup(64, work, 0.0, 2, 8)
@@ -224,7 +220,7 @@ def test_scratch_of_a_high_precision_instruction_is_undefined_afterwards(kernel:
 
 
 @faulty
-def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
+def test_undefined_bits_of_the_compare_mask(kernel, fault):
     """A comparison of float32 leaves half of the register undefined, which no selection of float32 uses."""
     target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
     data, bits = ub(kernel, "data", 64, "float32"), ub(kernel, "bits", 32, "uint8")
@@ -239,7 +235,7 @@ def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
 
 @faulty
 @pytest.mark.parametrize("name", ["vec_rec", "vec_rsqrt", "vec_ln", "vdiv"])
-def test_inputs_whose_result_is_not_specified(kernel: Any, name: str, fault: bool) -> None:
+def test_inputs_whose_result_is_not_specified(kernel, name, fault):
     """A zero in the last lane is an error; outside the mask it is none. Default mode gives the largest number."""
     source, target = (kernel.Tensor("float32", (128,), tik.scope_gm, side) for side in ("source", "target"))
     data, out = ub(kernel, "data", 128, "float32"), ub(kernel, "out", 128, "float32")

@@ -1,19 +1,17 @@
 """The marks of defined bytes in strict mode, with and without the compiled helper."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.errors import TikUndefinedError
 from tikemu.isa.micro_op import Access, MicroOp, Operand
-from tikemu.isa.region import Memory, Piece, Region
+from tikemu.isa.region import Memory, Region
 from tikemu.machine.memories import poison
 from tikemu.machine.strict import guarded
 
 from emulator.tests.support.bench import Judgement
 
 SIZE = 4096
-PIECES: list[tuple[Piece, ...]] = [
+PIECES = [
     ((0, 1, 0, 1, 0, 1),),
     ((5, 1, 0, 1, 0, 300),),
     ((64, 7, 96, 1, 0, 32),),
@@ -21,7 +19,7 @@ PIECES: list[tuple[Piece, ...]] = [
 ]
 
 
-def _operation(memory: Memory, reads: Region, writes: Region) -> MicroOp:
+def _operation(memory, reads, writes):
     """Return an operation that does nothing but read and write."""
     operand = Operand(memory, 0, 0, SIZE, "uint8", (SIZE,), (1,), "tensor")
     return MicroOp("name", "V", 1.0, 0.0, (Access(operand, reads),), (Access(operand, writes),), None)
@@ -29,7 +27,7 @@ def _operation(memory: Memory, reads: Region, writes: Region) -> MicroOp:
 
 @pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("pieces", PIECES)
-def test_every_byte_of_a_region_counts_and_no_other(pieces: tuple[Piece, ...]) -> None:
+def test_every_byte_of_a_region_counts_and_no_other(pieces):
     memory = Memory("UB", "UB", SIZE, True)
     region = Region(memory, pieces)
     run = guarded(_operation(memory, region, Region.span(memory, 0, 1)), True, None, Judgement(True).report)
@@ -49,7 +47,7 @@ def test_every_byte_of_a_region_counts_and_no_other(pieces: tuple[Piece, ...]) -
 
 @pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("pieces", PIECES)
-def test_what_is_written_becomes_defined_and_nothing_else(pieces: tuple[Piece, ...]) -> None:
+def test_what_is_written_becomes_defined_and_nothing_else(pieces):
     memory = Memory("UB", "UB", SIZE, True)
     region = Region(memory, pieces)
     memory.defined[0] = 1
@@ -60,7 +58,7 @@ def test_what_is_written_becomes_defined_and_nothing_else(pieces: tuple[Piece, .
 
 
 @pytest.mark.parametrize("length", [1, 2, 33, 64])
-def test_poison_fills_exactly_the_bytes_of_a_tensor(length: int) -> None:
+def test_poison_fills_exactly_the_bytes_of_a_tensor(length):
     memory = Memory("UB", "UB", 128, True)
     memory.data[...], memory.defined[...] = 7, 1
     poison(memory, 32, 32 + length)

@@ -1,9 +1,5 @@
 """Strict mode: accesses that nothing orders, between blocks and in unsynchronised scopes."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -18,7 +14,7 @@ DATA = np.arange(128, dtype=np.float16)
 
 
 @pytest.mark.parametrize("what, fault", [("different", True), ("equal", False), ("disjoint", False)])
-def test_blocks_writing_the_same_bytes(kernel: Any, what: str, fault: bool) -> None:
+def test_blocks_writing_the_same_bytes(kernel, what, fault):
     target = kernel.Tensor("float32", (128,), tik.scope_gm, "target")
     with per_block(kernel) as block:
         a = ub(kernel, "a", 64, "float32")
@@ -42,7 +38,7 @@ def test_blocks_writing_the_same_bytes(kernel: Any, what: str, fault: bool) -> N
 
 
 @pytest.mark.parametrize("how, fault", [("plain", True), ("atomic", False), ("mixed", True)])
-def test_blocks_adding_to_the_same_bytes(kernel: Any, how: str, fault: bool) -> None:
+def test_blocks_adding_to_the_same_bytes(kernel, how, fault):
     target = kernel.Tensor("float32", (64,), tik.scope_gm, "target", is_atomic_add=True)
     with per_block(kernel, 3) as block:
         a = ub(kernel, "a", 64, "float32")
@@ -65,7 +61,7 @@ def test_blocks_adding_to_the_same_bytes(kernel: Any, how: str, fault: bool) -> 
 @pytest.mark.parametrize(
     "writer, message", [(0, "block 1 reads bytes .* block 0 wrote"), (1, "block 1 writes bytes .* block 0 read")]
 )
-def test_a_block_reading_what_another_writes(kernel: Any, barrier: bool, writer: int, message: str) -> None:
+def test_a_block_reading_what_another_writes(kernel, barrier, writer, message):
     board = kernel.Tensor("float16", (128,), tik.scope_gm, "board")
     target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
     with per_block(kernel) as block:
@@ -84,7 +80,7 @@ def test_a_block_reading_what_another_writes(kernel: Any, barrier: bool, writer:
 
 
 @faulty
-def test_a_block_reading_what_it_wrote_itself(kernel: Any, fault: bool) -> None:
+def test_a_block_reading_what_it_wrote_itself(kernel, fault):
     board = kernel.Tensor("float16", (256,), tik.scope_gm, "board", is_workspace=True)
     target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
     with per_block(kernel) as block:
@@ -106,7 +102,7 @@ def test_a_block_reading_what_it_wrote_itself(kernel: Any, fault: bool) -> None:
         ("disjoint", False),
     ],
 )
-def test_race_between_pipes(kernel: Any, source: Any, order: str, fault: bool) -> None:
+def test_race_between_pipes(kernel, source, order, fault):
     """The vector unit uses what a move brings in."""
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(128, b, 0.0, 1, 1, 8)
@@ -133,7 +129,7 @@ def test_race_between_pipes(kernel: Any, source: Any, order: str, fault: bool) -
 
 
 @faulty
-def test_accesses_of_one_pipe_are_in_order(kernel: Any, target: Any, fault: bool) -> None:
+def test_accesses_of_one_pipe_are_in_order(kernel, target, fault):
     a = ub(kernel, "a")
     kernel.vector_dup(128, a, 0.0, 1, 1, 8)
     with kernel.new_stmt_scope(disable_sync=True):
@@ -146,7 +142,7 @@ def test_accesses_of_one_pipe_are_in_order(kernel: Any, target: Any, fault: bool
 
 
 @faulty
-def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, fault: bool) -> None:
+def test_a_flag_for_another_event_orders_nothing(kernel, source, fault):
     a = ub(kernel, "a")
     with kernel.new_stmt_scope(disable_sync=True):
         kernel.set_flag("PIPE_MTE2", "PIPE_V", 1)
@@ -158,7 +154,7 @@ def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, fault
 
 
 @faulty
-def test_flag_that_nothing_sets(kernel: Any, source: Any, fault: bool) -> None:
+def test_flag_that_nothing_sets(kernel, source, fault):
     a = ub(kernel, "a")
     kernel.data_move(a, source, 0, 1, 8, 0, 0)
     with kernel.for_range(0, 3, name="turn") as turn:
@@ -170,7 +166,7 @@ def test_flag_that_nothing_sets(kernel: Any, source: Any, fault: bool) -> None:
 
 
 @faulty
-def test_more_blocks_at_a_barrier_than_cores(kernel: Any, target: Any, fault: bool) -> None:
+def test_more_blocks_at_a_barrier_than_cores(kernel, target, fault):
     with per_block(kernel, 33 if fault else 32):
         a = filled(kernel, "a")
         kernel.block_barrier()
@@ -184,7 +180,7 @@ def test_more_blocks_at_a_barrier_than_cores(kernel: Any, target: Any, fault: bo
 
 
 @faulty
-def test_the_scalar_unit_races_too(kernel: Any, source: Any, fault: bool) -> None:
+def test_the_scalar_unit_races_too(kernel, source, fault):
     a = ub(kernel, "a")
     value = kernel.Scalar("float16")
     with kernel.new_stmt_scope(disable_sync=True):
@@ -197,7 +193,7 @@ def test_the_scalar_unit_races_too(kernel: Any, source: Any, fault: bool) -> Non
     )
 
 
-def test_what_the_scalar_unit_has_done_is_done_when_it_issues(kernel: Any, target: Any) -> None:
+def test_what_the_scalar_unit_has_done_is_done_when_it_issues(kernel, target):
     a = ub(kernel, "a")
     kernel.vector_dup(128, a, 0.0, 1, 1, 8)
     with kernel.new_stmt_scope(disable_sync=True):
@@ -206,7 +202,7 @@ def test_what_the_scalar_unit_has_done_is_done_when_it_issues(kernel: Any, targe
     check(kernel, False, TikSyncError, "", result=a)
 
 
-def test_races_are_found_without_numerics(kernel: Any, source: Any, target: Any) -> None:
+def test_races_are_found_without_numerics(kernel, source, target):
     a = ub(kernel, "a")
     with kernel.new_stmt_scope(disable_sync=True):
         kernel.data_move(a, source, 0, 1, 8, 0, 0)

@@ -1,7 +1,5 @@
 """Recorded programs as text."""
 
-from __future__ import annotations
-
 import tikemu
 from tikemu import tik
 

@@ -1,9 +1,6 @@
 """Whole TIK programs around the Cube: run-time values, and the memory that composite calls need for themselves."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +15,12 @@ RNG = np.random.default_rng(29)
 STRICT = Options(strict=True)
 
 
-def run(instance: Any, feeds: dict, options: Options = STRICT) -> Any:
+def run(instance, feeds, options=STRICT):
     """Return a run in strict mode, if nothing else is asked for."""
     return tikemu.run(instance, feeds, options=options)
 
 
-def move_program(kind: str) -> Any:
+def move_program(kind):
     """Copy with run-time counts: ``data_move(ub, gm, 0, nburst, burst, gap, 0)``."""
     instance = tik.Tik(disable_debug=False)
     src = instance.Tensor("int32", (512,), tik.scope_gm, "src")

@@ -1,7 +1,5 @@
 """Random legal programs: the compiled engine against the naive interpreter."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 
@@ -20,16 +18,16 @@ CAMPAIGN = Campaign("tikemu", "emulator.tests.programs.test_fuzz", 10_000, 200, 
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_random_program(soc: str, seed: int) -> None:
+def test_random_program(soc, seed):
     check_program(seed)
 
 
 @CAMPAIGN.params()
-def test_random_programs(soc: str, first: int) -> None:
+def test_random_programs(soc, first):
     CAMPAIGN.run(first, check_program)
 
 
-def check_program(seed: int) -> None:
+def check_program(seed):
     """Compare every way to run a random program with the naive interpreter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
@@ -49,7 +47,7 @@ def check_program(seed: int) -> None:
     assert alone.events_in_flight == result.events_in_flight
 
 
-def test_random_programs_cover_the_language(soc: str, quiet: None) -> None:
+def test_random_programs_cover_the_language(soc, quiet):
     """The generator reaches every kind of statement and most instructions of the naive interpreter."""
     text = "".join(dump(Generator(seed).tik) for seed in range(2 * PROGRAMS))
     for word in (

@@ -3,8 +3,6 @@
 Nothing here asks predictions and measurements to agree; ``python -m emulator.tests.support.programs.gemm`` prints both.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

@@ -1,7 +1,5 @@
 """Run every TIK kernel in MindSpore's wheel, unmodified, and compare it with NumPy."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -17,7 +15,7 @@ EACH = [pytest.param(case, id=str(case), marks=[pytest.mark.slow] if case.slow e
 FIRST = {case.kernel: case for case in reversed(CASES)}
 
 
-def in_default_mode() -> list:
+def in_default_mode():
     """Return each kernel once for every day, and all kernels that strict mode refuses. Strict mode computes and
     compares the others as well.
     """

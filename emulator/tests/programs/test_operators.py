@@ -1,7 +1,5 @@
 """Whole operators in the usual TIK styles give what NumPy gives: in default and strict mode, and by start_debug."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tikemu

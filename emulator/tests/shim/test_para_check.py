@@ -1,7 +1,5 @@
 """para_check and shape_util check what their names say (core.md 6.1)."""
 
-from __future__ import annotations
-
 import pytest
 from tikemu.shim import para_check as check
 from tikemu.shim import shape_util

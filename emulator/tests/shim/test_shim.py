@@ -1,7 +1,5 @@
 """install and uninstall: what TIK programs import is there, a real CANN is left alone, the TBE DSL is out of scope."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,9 +1,5 @@
 """Compare the estimate by lanes with an estimate that has a footprint for each mask."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -16,7 +12,7 @@ from tikemu.timing.lanes import _KEPT, Frame, decisive, latest
 MASKS = 6
 
 
-def masked_program(seed: int, iterations: int = 12) -> Any:
+def masked_program(seed, iterations=12):
     """Record instructions whose masks are data, with moves, scalar accesses and whole instructions between them."""
     rng = np.random.default_rng(seed)
     from tbe import tik
@@ -78,7 +74,7 @@ def masked_program(seed: int, iterations: int = 12) -> Any:
 @pytest.mark.filterwarnings("ignore::tikemu.TikWarning")
 @pytest.mark.parametrize("sync", ["auto", "optimistic"])
 @pytest.mark.parametrize("seed", range(20, 30))
-def test_times_are_those_of_a_footprint_a_mask(seed: int, sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_a_footprint_a_mask(seed, sync, monkeypatch):
     tikemu.install(soc="Ascend910A")
     monkeypatch.setattr(clocks, "FIRST_BACKOFF", 3)
     monkeypatch.setattr("tikemu.timing.lanes._KEPT", 8)
@@ -95,13 +91,13 @@ def test_times_are_those_of_a_footprint_a_mask(seed: int, sync: str, monkeypatch
     assert reports.count(reports[0]) == len(reports)
 
 
-def whole_bytes(frame: Frame, lanes: int) -> set[int]:
+def whole_bytes(frame, lanes):
     """Return the bytes of lanes, relative to the start of the frame."""
     return {int(at) for lane, row in enumerate(frame._bytes()) if lanes >> lane & 1 for at in row}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lanes_that_share_bytes(seed: int) -> None:
+def test_lanes_that_share_bytes(seed):
     """Which lanes of two frames, and which lanes and a region, share a byte, is decided byte by byte."""
     rng = np.random.default_rng(seed)
     memory = Memory("UB", "UB", 8192, False)
@@ -136,7 +132,7 @@ def test_lanes_that_share_bytes(seed: int) -> None:
     assert one.lanes_in(Region.span(memory, start, length)) == inside
 
 
-def test_what_a_frame_drops_decides_nothing() -> None:
+def test_what_a_frame_drops_decides_nothing():
     rng = np.random.default_rng(0)
     frame = Frame(Memory("UB", "UB", 4096, False), 0, 1, 0, 32, 4)
     entries = []
@@ -150,7 +146,7 @@ def test_what_a_frame_drops_decides_nothing() -> None:
     assert sum(lanes for _, lanes in decisive(entries)) == sum(1 << lane for lane in range(63))
 
 
-def test_dropped_footprints_and_frames() -> None:
+def test_dropped_footprints_and_frames():
     """Whatever is still under way is found again; all else is dropped."""
     table, memory = FootprintTable(), Memory("UB", "UB", 4096, False)
     lanes = table.lanes(memory, (0, 1, 0, 32, 4), 0b101)

@@ -1,9 +1,5 @@
 """Constants that the evidence leaves open, and values from the Unified Buffer, in programs."""
 
-from __future__ import annotations
-
-from typing import Any, Callable
-
 import numpy as np
 import pytest
 import tikemu
@@ -16,7 +12,7 @@ LAYER = 16384  # float32 numbers of a layer of banks
 ISSUE, LATENCY = 4, 15
 
 
-def cycles(statements: Callable[[Any, Any], None], **constants: float) -> float:
+def cycles(statements, **constants):
     """Return the cycles that statements add. They get (instance, float32 numbers in the Unified Buffer).
 
     They are the same whether numbers are computed or not.
@@ -43,7 +39,7 @@ def cycles(statements: Callable[[Any, Any], None], **constants: float) -> float:
     return found[1] - found[0]
 
 
-def add(first: int, second: int, target: int) -> Callable[[Any, Any], None]:
+def add(first, second, target):
     """Return an addition of 64 repeats."""
     return lambda kernel, space: kernel.vec_add(64, space[target], space[first], space[second], 64, 8, 8, 8)
 
@@ -60,12 +56,12 @@ def add(first: int, second: int, target: int) -> Callable[[Any, Any], None]:
         ((0, 4096 + 64, LAYER), {"vector_head": 40}, 64 + 40 - LATENCY),
     ],
 )
-def test_two_sources_and_the_head_of_an_instruction(operands: tuple, constants: dict, work: int) -> None:
+def test_two_sources_and_the_head_of_an_instruction(operands, constants, work):
     assert cycles(add(*operands), **constants) == ISSUE + work + LATENCY
 
 
-def test_the_head_holds_vector() -> None:
-    def several(kernel: Any, space: Any) -> None:
+def test_the_head_holds_vector():
+    def several(kernel, space):
         for number in range(4):
             kernel.vec_dup(64, space[number * 2048], 1.0, 32, 8)
 
@@ -73,8 +69,8 @@ def test_the_head_holds_vector() -> None:
     assert cycles(several, vector_head=14) == ISSUE + 4 * (32 + 14) + LATENCY - 14
 
 
-def test_a_vector_instruction_waits_for_its_number_and_the_scalar_unit_goes_on() -> None:
-    def operand(kernel: Any, space: Any) -> None:
+def test_a_vector_instruction_waits_for_its_number_and_the_scalar_unit_goes_on():
+    def operand(kernel, space):
         number = kernel.Scalar("float32", "number", space[0])
         kernel.vec_dup(64, space[LAYER], number, 1, 8)
 
@@ -83,9 +79,9 @@ def test_a_vector_instruction_waits_for_its_number_and_the_scalar_unit_goes_on()
     assert cycles(operand, ub_scalar_latency=4) == 4 + ISSUE + 1 + LATENCY
 
 
-def test_the_scalar_unit_waits_for_a_number_that_it_computes_with() -> None:
-    def sums(count: int) -> Callable[[Any, Any], None]:
-        def statements(kernel: Any, space: Any) -> None:
+def test_the_scalar_unit_waits_for_a_number_that_it_computes_with():
+    def sums(count):
+        def statements(kernel, space):
             read = [kernel.Scalar("float32", f"read_{i}", space[i]) for i in range(count)]
             total = kernel.Scalar("float32", "total", 0.0)
             for number in read:
@@ -99,8 +95,8 @@ def test_the_scalar_unit_waits_for_a_number_that_it_computes_with() -> None:
     assert cycles(sums(4), ub_scalar_latency=20) - cycles(sums(4)) == 8
 
 
-def test_a_number_that_decides_an_address_is_waited_for() -> None:
-    def move(kernel: Any, space: Any) -> None:
+def test_a_number_that_decides_an_address_is_waited_for():
+    def move(kernel, space):
         at = kernel.Scalar("int32", "at", space.reinterpret_cast_to("int32")[8])
         kernel.vec_dup(64, space[LAYER + at % 8 * 8], 1.0, 1, 8)
 

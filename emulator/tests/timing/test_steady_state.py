@@ -1,9 +1,5 @@
 """Replayed steady states have the same times, counts and events as simulated operations."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tikemu
@@ -22,7 +18,7 @@ UB = Memory("UB", "UB", 4096, False)
 class Clock:
     """Hold a clock with operations, scalar accesses and loops drawn from a seed. Two of the same seed do the same."""
 
-    def __init__(self, seed: int, replay: bool) -> None:
+    def __init__(self, seed, replay):
         drain = {"mask_drain": seed % 3, "mask_every": seed % 2}
         self.clock = CoreClock(ASCEND_910A.with_constants(drain), replay=replay)
         self.rng = np.random.default_rng(seed)
@@ -38,7 +34,7 @@ class Clock:
         ]
         self.bodies = [[self.action() for _ in range(self.rng.integers(1, 7))] for _ in range(3)]
 
-    def operation(self) -> TimedOp:
+    def operation(self):
         rng = self.rng
         reads, writes = (
             tuple(self.footprints[number] for number in rng.choice(12, rng.integers(0, 3), replace=False))
@@ -53,7 +49,7 @@ class Clock:
             operation.barrier, operation.special = ["V", "ALL"][rng.integers(2)], True
         return operation
 
-    def action(self) -> tuple[str, Any]:
+    def action(self):
         rng = self.rng
         kind = ("step", "step", "step", "scalar", "await", "read", "write")[rng.integers(7)]
         if kind == "step":
@@ -64,7 +60,7 @@ class Clock:
             return "await_value", bool(rng.integers(2))
         return f"scalar_{kind}", self.footprints[rng.integers(12)]
 
-    def block(self, start: float, several: bool) -> float:
+    def block(self, start, several):
         """Run nested loops over the bodies, which now and then differ."""
         clock = self.clock
         clock.begin_block(start, several)
@@ -79,9 +75,9 @@ class Clock:
                         clock.step(self.groups[0])
         return clock.end_block()
 
-    def run(self, several: bool) -> list[Any]:
+    def run(self, several):
         """Run some blocks twice, and return everything that can be seen."""
-        seen: list[Any] = []
+        seen = []
         for _ in range(2):
             self.clock.restart()
             for op in self.ops:
@@ -100,7 +96,7 @@ class Clock:
 
 @pytest.mark.parametrize("several", [False, True], ids=["one block", "blocks"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 12, 14, 33, 38])
-def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_loops(seed, several, monkeypatch):
     monkeypatch.setattr(clocks, "FIRST_BACKOFF", 10)
     monkeypatch.setattr(clocks, "TRIAL_STATES", 30)
     replayed, simulated = Clock(seed, True), Clock(seed, False)
@@ -109,7 +105,7 @@ def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
-def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs(build, monkeypatch):
     """A kept trace needs every event, so nothing is replayed. Without a trace the results are the same."""
     tikemu.install(soc="Ascend910A")
     instance, feeds, _ = build()
@@ -120,7 +116,7 @@ def test_programs(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert replayed.report() == simulated.report()
 
 
-def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
+def after_a_loop(replay, body, rest):
     """Return the time at which everything behind 400 iterations of ``body`` is complete."""
     clock = CoreClock(ASCEND_910A.with_constants({"ub_scalar_latency": 20}), replay=replay)
     footprint = clock.footprints.exact(Region.span(UB, 0, 32))
@@ -136,28 +132,28 @@ def after_a_loop(replay: bool, body: Any, rest: Any) -> float:
     return clock.finish
 
 
-def test_a_state_holds_what_a_core_has_left_of_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_holds_what_a_core_has_left_of_its_share(monkeypatch):
     monkeypatch.setattr(clocks, "FIRST_BACKOFF", 2)
 
-    def body(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+    def body(clock, footprint, move, vector):
         clock.scalar(350.0)
         clock.step(move)
 
-    def rest(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+    def rest(clock, footprint, move, vector):
         for _ in range(5):
             clock.step(move)
 
     assert after_a_loop(True, body, rest) == after_a_loop(False, body, rest)
 
 
-def test_a_state_holds_when_a_value_is_delivered() -> None:
-    def body(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+def test_a_state_holds_when_a_value_is_delivered():
+    def body(clock, footprint, move, vector):
         clock.await_value(True)
         clock.step(vector)
         clock.scalar(100.0)
         clock.scalar_read(footprint)
 
-    def rest(clock: CoreClock, footprint: Any, move: Any, vector: Any) -> None:
+    def rest(clock, footprint, move, vector):
         clock.await_value(True)
         clock.step(vector)
 

@@ -1,7 +1,5 @@
 """The timing engine against small schedules computed by hand (timing.md 4, 5, 7; D31, D32)."""
 
-from __future__ import annotations
-
 import pytest
 from tikemu.isa.region import Region
 from tikemu.soc import ASCEND_910A
@@ -11,29 +9,29 @@ from tikemu.timing.simulator import PIPE_INDEX, TimedOp
 from emulator.tests.support.timing_bench import FLAG, FLAGS, ISSUE, SYNC, A, B, Bench, C
 
 
-def test_independent_instructions_of_a_pipe_follow_each_other(bench: Bench) -> None:
+def test_independent_instructions_of_a_pipe_follow_each_other(bench):
     assert bench.op("V", writes=[A]) == (ISSUE, ISSUE + 10)
     assert bench.op("V", writes=[B]) == (ISSUE + 10, ISSUE + 20)
     assert bench.clock.finish == ISSUE + 20 + 20
 
 
-def test_a_dependent_instruction_waits_for_the_result(bench: Bench) -> None:
+def test_a_dependent_instruction_waits_for_the_result(bench):
     bench.op("V", writes=[A])
     assert bench.op("V", reads=[A], writes=[B])[0] == ISSUE + 10 + 20
     assert bench.op("V", writes=[B])[0] == ISSUE + 2 * 30  # written twice
 
 
-def test_overwriting_what_the_same_pipe_has_read_needs_no_wait(bench: Bench) -> None:
+def test_overwriting_what_the_same_pipe_has_read_needs_no_wait(bench):
     bench.op("V", reads=[A], writes=[B])
     assert bench.op("V", writes=[A])[0] == ISSUE + 10
 
 
-def test_the_scalar_unit_issues_one_instruction_after_the_other(bench: Bench) -> None:
+def test_the_scalar_unit_issues_one_instruction_after_the_other(bench):
     starts = [bench.op(pipe, cycles=1)[0] for pipe in ("V", "M", "MTE1", "MTE2", "MTE3")]
     assert starts == [ISSUE * n for n in range(1, 6)]
 
 
-def test_pipes_run_concurrently(bench: Bench) -> None:
+def test_pipes_run_concurrently(bench):
     bench.op("V", cycles=1000)
     assert bench.op("M", cycles=1000)[0] == 2 * ISSUE
     assert bench.clock.finish == 2 * ISSUE + 1000 + 20
@@ -48,7 +46,7 @@ def test_pipes_run_concurrently(bench: Bench) -> None:
         ({"writes": [(0, 300)]}, {"reads": [(299, 400)]}),
     ],
 )
-def test_dependences_between_pipes_cost_a_flag(bench: Bench, first: dict, second: dict) -> None:
+def test_dependences_between_pipes_cost_a_flag(bench, first, second):
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == ISSUE + 100 + 350 + SYNC
     assert bench.clock.now == 2 * ISSUE + FLAGS
@@ -63,13 +61,13 @@ def test_dependences_between_pipes_cost_a_flag(bench: Bench, first: dict, second
         ({"writes": [(0, 300)]}, {"reads": [(300, 400)]}),
     ],
 )
-def test_independent_accesses_of_two_pipes_do_not_wait(bench: Bench, first: dict, second: dict) -> None:
+def test_independent_accesses_of_two_pipes_do_not_wait(bench, first, second):
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == 2 * ISSUE
     assert bench.clock.simulator.flags == 0
 
 
-def test_what_is_known_to_be_complete_needs_no_second_flag(bench: Bench) -> None:
+def test_what_is_known_to_be_complete_needs_no_second_flag(bench):
     bench.op("MTE2", writes=[A])
     bench.op("MTE2", writes=[B])
     bench.op("V", reads=[B])
@@ -77,13 +75,13 @@ def test_what_is_known_to_be_complete_needs_no_second_flag(bench: Bench) -> None
     assert bench.clock.simulator.flags == 2
 
 
-def test_instructions_of_a_pipe_complete_in_order(bench: Bench) -> None:
+def test_instructions_of_a_pipe_complete_in_order(bench):
     bench.op("MTE3", cycles=10, latency=200, writes=[A])
     bench.op("MTE3", cycles=10, latency=20, writes=[B])
     assert bench.op("V", reads=[B])[0] == ISSUE + 10 + 200 + SYNC
 
 
-def test_strided_footprints_depend_on_shared_bytes_only(bench: Bench) -> None:
+def test_strided_footprints_depend_on_shared_bytes_only(bench):
     even = bench.clock.footprints.exact(Region.strided(bench.ub, 0, 8, 64, 32))
     odd = bench.clock.footprints.exact(Region.strided(bench.ub, 32, 8, 64, 32))
     both = bench.clock.footprints.exact(Region.strided(bench.ub, 16, 8, 64, 32))
@@ -91,39 +89,39 @@ def test_strided_footprints_depend_on_shared_bytes_only(bench: Bench) -> None:
     assert both in even.conflicts and both in odd.conflicts
 
 
-def test_a_full_queue_holds_the_scalar_unit(bench: Bench) -> None:
+def test_a_full_queue_holds_the_scalar_unit(bench):
     starts = [bench.op("V", cycles=100, latency=0)[0] for _ in range(40)]
     assert starts == [ISSUE + 100 * n for n in range(40)]
     # The 40th instruction enters when the 8th (32 places ahead) starts.
     assert bench.clock.now == starts[7]
 
 
-def test_the_mask_register_is_written_when_it_changes(bench: Bench) -> None:
+def test_the_mask_register_is_written_when_it_changes(bench):
     for mask in ((0, 255), (0, 255), (0, 1), None, (0, 1)):
         bench.op("V", cycles=1, mask=mask)
     assert bench.clock.now == 5 * ISSUE + 2
 
 
-def test_accumulating_into_a_large_tile_is_chained(bench: Bench) -> None:
+def test_accumulating_into_a_large_tile_is_chained(bench):
     bench.op("M", writes=[A])
     assert bench.op("M", reads=[A], writes=[A], chained=True)[0] == ISSUE + 10
     assert bench.op("M", reads=[A], writes=[A])[0] == ISSUE + 10 + 10 + 20
 
 
-def test_a_scalar_read_drains_the_producer(bench: Bench) -> None:
+def test_a_scalar_read_drains_the_producer(bench):
     bench.op("V", writes=[A])
     bench.op("V", cycles=100, writes=[B])
     bench.clock.scalar_read(bench.bytes(0, 2))
     assert bench.clock.now == ISSUE + 10 + 100 + 20 + SYNC + 4
 
 
-def test_a_scalar_read_of_idle_bytes_costs_the_access(bench: Bench) -> None:
+def test_a_scalar_read_of_idle_bytes_costs_the_access(bench):
     bench.op("V", cycles=1000, writes=[A])
     bench.clock.scalar_read(bench.bytes(*B))
     assert bench.clock.now == ISSUE + 4
 
 
-def test_a_value_from_the_unified_buffer_is_delivered_later(bench: Bench) -> None:
+def test_a_value_from_the_unified_buffer_is_delivered_later(bench):
     bench.clock.scalar_read(bench.bytes(*B))
     bench.clock.await_value(in_pipe=True)
     assert bench.op("V")[0] == 12  # the pipe waits, the scalar unit goes on
@@ -136,14 +134,14 @@ def test_a_value_from_the_unified_buffer_is_delivered_later(bench: Bench) -> Non
 @pytest.mark.parametrize(
     "drain, start, now", [(0, 1 + ISSUE + 10, 2 * ISSUE + 2), (1, 1 + ISSUE + 10 + 20, 2 * ISSUE + 2)]
 )
-def test_vector_may_drain_at_a_mask_write(drain: int, start: float, now: float) -> None:
+def test_vector_may_drain_at_a_mask_write(drain, start, now):
     bench = Bench(mask_drain=drain)
     bench.op("V", mask=(0, 255))
     assert bench.op("V", mask=(0, 1))[0] == start
     assert bench.clock.now == now
 
 
-def test_the_scalar_unit_may_wait_for_that(bench: Bench) -> None:
+def test_the_scalar_unit_may_wait_for_that(bench):
     bench = Bench(mask_drain=2)
     bench.op("V", mask=(0, 255))
     assert bench.op("V", mask=(0, 255))[0] == 1 + ISSUE + 10  # the same mask
@@ -151,14 +149,14 @@ def test_the_scalar_unit_may_wait_for_that(bench: Bench) -> None:
     assert bench.clock.now == 1 + ISSUE + 2 * 10 + 20 + 1 + ISSUE
 
 
-def test_the_mask_may_be_written_before_every_instruction() -> None:
+def test_the_mask_may_be_written_before_every_instruction():
     bench = Bench(mask_every=1)
     for mask in ((0, 255), (0, 255), None, (0, 255)):
         bench.op("V", cycles=1, mask=mask)
     assert bench.clock.now == 4 * ISSUE + 3
 
 
-def test_a_core_moves_faster_where_it_has_moved_less_than_its_share(bench: Bench) -> None:
+def test_a_core_moves_faster_where_it_has_moved_less_than_its_share(bench):
     assert bench.op("MTE2", cycles=100, share=300) == (ISSUE, 300)  # the share counts from the start of the block
     assert bench.op("MTE2", cycles=100, share=300) == (300, 600)
     bench.clock.scalar(1000)
@@ -171,28 +169,28 @@ def test_a_core_moves_faster_where_it_has_moved_less_than_its_share(bench: Bench
     assert ends[-1] == ends[0] - 100 - 1024 + 9 * 300  # what they left long ago is lost
 
 
-def test_a_vector_instruction_waits_for_a_scalar_store(bench: Bench) -> None:
+def test_a_vector_instruction_waits_for_a_scalar_store(bench):
     bench.clock.scalar_write(bench.bytes(0, 2))
     assert bench.op("V", reads=[A])[0] == ISSUE + SYNC
     bench.clock.scalar_write(bench.bytes(0, 2))  # waits until the vector instruction has read
     assert bench.clock.now == ISSUE + SYNC + 10 + 20 + SYNC + ISSUE
 
 
-def test_the_barrier_of_a_pipe_drains_it(bench: Bench) -> None:
+def test_the_barrier_of_a_pipe_drains_it(bench):
     bench.op("V", writes=[A])
     bench.op("S", barrier="V")
     assert bench.op("V", writes=[B])[0] == ISSUE + 10 + 20
     assert bench.op("M", writes=[C])[0] == 4 * ISSUE
 
 
-def test_the_barrier_of_all_pipes_drains_everything(bench: Bench) -> None:
+def test_the_barrier_of_all_pipes_drains_everything(bench):
     bench.op("V", cycles=500, writes=[A])
     bench.op("S", barrier="ALL")
     assert bench.op("M", reads=[A])[0] == ISSUE + 500 + 20 + ISSUE
     assert bench.clock.simulator.flags == 0
 
 
-def test_explicit_flags_hold_the_destination(bench: Bench) -> None:
+def test_explicit_flags_hold_the_destination(bench):
     bench.op("MTE2", cycles=100, latency=350)
     bench.op("S", flag=("set", "MTE2", "V", 0))
     bench.op("S", flag=("wait", "MTE2", "V", 0))
@@ -200,7 +198,7 @@ def test_explicit_flags_hold_the_destination(bench: Bench) -> None:
     assert bench.clock.now == 2 * ISSUE + 2 * FLAG
 
 
-def test_waiting_for_a_flag_that_is_never_set(bench: Bench) -> None:
+def test_waiting_for_a_flag_that_is_never_set(bench):
     heard = []
     bench.clock = CoreClock(ASCEND_910A, 1000, lambda message, location: heard.append(message))
     bench.clock.simulator.trace = []
@@ -209,7 +207,7 @@ def test_waiting_for_a_flag_that_is_never_set(bench: Bench) -> None:
     assert heard == ["wait_flag(MTE2, V, 0) has no set_flag before it"]
 
 
-def test_events_in_flight_are_counted_per_pair(bench: Bench) -> None:
+def test_events_in_flight_are_counted_per_pair(bench):
     spans = [(64 * n, 64 * n + 64) for n in range(6)]
     for span in spans:
         bench.op("MTE2", cycles=10, latency=0, writes=[span])
@@ -221,7 +219,7 @@ def test_events_in_flight_are_counted_per_pair(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 4])
-def test_every_buffer_ahead_holds_an_event(bench: Bench, copies: int) -> None:
+def test_every_buffer_ahead_holds_an_event(bench, copies):
     buffers = [(256 * n, 256 * n + 256) for n in range(copies)]
     for n in range(12):
         bench.op("MTE2", cycles=20, latency=0, writes=[buffers[n % copies]])
@@ -230,7 +228,7 @@ def test_every_buffer_ahead_holds_an_event(bench: Bench, copies: int) -> None:
     assert bench.clock.events[PIPE_INDEX["MTE2"], PIPE_INDEX["V"]] == max(1, copies - 1)
 
 
-def test_an_unsynchronised_scope_inserts_no_flags(bench: Bench) -> None:
+def test_an_unsynchronised_scope_inserts_no_flags(bench):
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.clock.enter_unsynced()
     op = TimedOp("op", PIPE_INDEX["MTE2"], 10, 350, (), (bench.bytes(*B),))

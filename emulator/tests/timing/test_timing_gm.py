@@ -1,7 +1,5 @@
 """Global memory: bandwidth, bursts, lines of the L2 buffer."""
 
-from __future__ import annotations
-
 import pytest
 from tikemu.isa.micro_op import Transfer
 from tikemu.isa.region import Memory, Region
@@ -9,19 +7,19 @@ from tikemu.soc import ASCEND_910A
 from tikemu.timing.gm import GlobalMemory, L2Cache
 
 
-def gm(cores: int = 1, l2: bool = False) -> GlobalMemory:
+def gm(cores=1, l2=False):
     """Return the global memory of a chip with some of its cores at work."""
     return GlobalMemory(ASCEND_910A, cores, l2)
 
 
-def gm_region(start: int, transfer: Transfer) -> Region:
+def gm_region(start, transfer):
     """Return the bytes of a transfer."""
     memory = Memory("GM", "gm", 1 << 22, False)
     return Region.strided(memory, start, transfer.bursts, transfer.pitch, transfer.burst_bytes)
 
 
 @pytest.mark.parametrize("cores, bandwidth", [(1, 1160), (16, 72.5), (32, 36.25)])
-def test_cores_share_the_bandwidth(cores: int, bandwidth: float) -> None:
+def test_cores_share_the_bandwidth(cores, bandwidth):
     transfer = Transfer("read", 1, 65536, 65536)
     cost = gm(cores).cost(transfer, gm_region(0, transfer))
     assert (cost.cycles, cost.share) == (pytest.approx(65536 / 78), pytest.approx(65536 / bandwidth))
@@ -39,9 +37,7 @@ def test_cores_share_the_bandwidth(cores: int, bandwidth: float) -> None:
         (96, 16, 64, 4096, 16 * 256, 16),
     ],
 )
-def test_reads_fetch_whole_lines_and_whole_beats(
-    start: int, bursts: int, length: int, pitch: int, fetched: int, beats: int
-) -> None:
+def test_reads_fetch_whole_lines_and_whole_beats(start, bursts, length, pitch, fetched, beats):
     transfer = Transfer("read", bursts, length, pitch)
     cost = gm().cost(transfer, gm_region(start, transfer))
     assert cost.cycles == pytest.approx(max(fetched / 78, beats))
@@ -56,14 +52,14 @@ def test_reads_fetch_whole_lines_and_whole_beats(
         (1, 10, 96, 20),
     ],
 )
-def test_writes(cores: int, bursts: int, length: int, cycles: float) -> None:
+def test_writes(cores, bursts, length, cycles):
     transfer = Transfer("write", bursts, length, length)
     cost = gm(cores).cost(transfer, gm_region(0, transfer))
     assert (cost.cycles, cost.share) == (cycles, pytest.approx(bursts * length * cores / 1160))
     assert cost.latency == 200
 
 
-def test_l2_serves_what_was_read_before() -> None:
+def test_l2_serves_what_was_read_before():
     model = gm(32, l2=True)
     transfer = Transfer("read", 1, 65536, 65536)
     region = gm_region(0, transfer)
@@ -75,7 +71,7 @@ def test_l2_serves_what_was_read_before() -> None:
     assert model.cached_cost(transfer, cost, 2, lines).latency == 350  # another tensor
 
 
-def test_l2_forgets_the_least_recently_used() -> None:
+def test_l2_forgets_the_least_recently_used():
     cache = L2Cache(4)
     assert cache.touch(0, range(4)) == 4
     assert cache.touch(0, range(1)) == 0  # line 0 is used again

@@ -1,10 +1,7 @@
 """The time of whole programs."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from emulator.tests.support.element_kernel import tiled
 from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC
 
 
-def vector_kernel(instance: Any) -> Any:
+def vector_kernel(instance):
     """Load, three dependent exponentials, store."""
     source = instance.Tensor("float16", (1024,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (1024,), tik.scope_gm, "target")
@@ -31,7 +28,7 @@ def vector_kernel(instance: Any) -> Any:
 INPUT = {"source": np.zeros(1024, np.float16)}
 
 
-def test_a_chain_of_dependent_instructions(kernel: Any) -> None:
+def test_a_chain_of_dependent_instructions(kernel):
     result = tikemu.run(vector_kernel(kernel), INPUT)
     load = 2048 / 78 + 350
     vector = 8 * 4 + 15
@@ -48,7 +45,7 @@ def test_a_chain_of_dependent_instructions(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("n1, m", [(1, 16), (8, 64), (8, 250), (16, 128)])
-def test_fixpipe_takes_as_long_as_the_moves_it_stands_for(n1: int, m: int) -> None:
+def test_fixpipe_takes_as_long_as_the_moves_it_stands_for(n1, m):
     """One move out of L0C and one to GM, as MindSpore's own kernels for this chip write them (D28b)."""
     tikemu.install(soc="Ascend910A")
     rows, cycles = -(-m // 16) * 16, []
@@ -68,7 +65,7 @@ def test_fixpipe_takes_as_long_as_the_moves_it_stands_for(n1: int, m: int) -> No
     assert cycles[0] == cycles[1]
 
 
-def test_timing_alone_gives_the_same_time(kernel: Any) -> None:
+def test_timing_alone_gives_the_same_time(kernel):
     vector_kernel(kernel)
     full, alone = tikemu.run(kernel, INPUT), tikemu.run(kernel, {}, numerics=False)
     assert alone.cycles == full.cycles
@@ -76,7 +73,7 @@ def test_timing_alone_gives_the_same_time(kernel: Any) -> None:
     assert alone.pipes == full.pipes
 
 
-def test_without_timing_there_are_outputs_only(kernel: Any) -> None:
+def test_without_timing_there_are_outputs_only(kernel):
     result = tikemu.run(vector_kernel(kernel), INPUT, timing=False)
     assert result.cycles is None and result.seconds is None and not result.instructions
     assert result.outputs["target"].shape == (1024,)
@@ -85,7 +82,7 @@ def test_without_timing_there_are_outputs_only(kernel: Any) -> None:
         result.save_trace("unused.json")
 
 
-def moves(instance: Any, run_time: bool) -> Any:
+def moves(instance, run_time):
     """Record two loads into disjoint halves of one tensor, and an addition on the first."""
     source = instance.Tensor("float16", (1024,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (1024,), tik.scope_gm, "target")
@@ -100,7 +97,7 @@ def moves(instance: Any, run_time: bool) -> Any:
 
 
 @pytest.mark.parametrize("m, n, chained", [(144, 16, False), (160, 16, True), (48, 48, False), (64, 48, True)])
-def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool) -> None:
+def test_accumulating_matrix_products(kernel, m, n, chained):
     """Below ten fractals of the result, a product waits for the product that it accumulates onto (timing.md 3.1)."""
     left = kernel.Tensor("float16", (m * 16,), tik.scope_ca, "left")
     right = kernel.Tensor("float16", (n * 16,), tik.scope_cb, "right")
@@ -127,9 +124,7 @@ def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool
         (True, "optimistic", False),
     ],
 )
-def test_addresses_known_at_build_time_save_synchronisation(
-    kernel: Any, run_time: bool, sync: str, waits: bool
-) -> None:
+def test_addresses_known_at_build_time_save_synchronisation(kernel, run_time, sync, waits):
     """If TIK cannot prove that two moves are disjoint, the second waits for the first (D31b)."""
     result = tikemu.run(moves(kernel, run_time), INPUT, options=Options(sync=sync))
     move = 1024 / 78
@@ -147,12 +142,12 @@ def test_addresses_known_at_build_time_save_synchronisation(
     assert result.cycles == math.ceil(expected)
 
 
-def copy_kernel(instance: Any, blocks: int, tiles: int, threads: int) -> Any:
+def copy_kernel(instance, blocks, tiles, threads):
     """Move ``tiles`` tiles of 16 KiB through the Unified Buffer in each block."""
     return tiled(instance, 8192, blocks, tiles, threads)
 
 
-def test_double_buffering_overlaps_load_and_store(kernel: Any) -> None:
+def test_double_buffering_overlaps_load_and_store(kernel):
     single = tikemu.run(copy_kernel(kernel, 1, 16, 1), {}, numerics=False)
     double = tikemu.run(copy_kernel(tik.Tik(), 1, 16, 2), {}, numerics=False)
     load, store = 16384 / 78 + 350, 16384 / 64 + 200
@@ -163,7 +158,7 @@ def test_double_buffering_overlaps_load_and_store(kernel: Any) -> None:
     assert double.code_bytes > 1.5 * single.code_bytes
 
 
-def test_blocks_run_in_batches(kernel: Any) -> None:
+def test_blocks_run_in_batches(kernel):
     one = tikemu.run(copy_kernel(kernel, 32, 2, 1), {}, numerics=False)
     many = tikemu.run(copy_kernel(tik.Tik(), 70, 2, 1), {}, numerics=False)
     assert len(many.core_cycles) == many.cores == 32
@@ -172,7 +167,7 @@ def test_blocks_run_in_batches(kernel: Any) -> None:
     assert many.cycles == pytest.approx(3 * one.cycles, rel=1e-3)
 
 
-def test_traffic_cannot_exceed_the_bandwidth_of_the_memory(kernel: Any) -> None:
+def test_traffic_cannot_exceed_the_bandwidth_of_the_memory(kernel):
     result = tikemu.run(copy_kernel(kernel, 32, 64, 4), {}, numerics=False)
     traffic = result.gm_read_bytes + result.gm_written_bytes
     assert traffic == 2 * 32 * 64 * 16384
@@ -180,7 +175,7 @@ def test_traffic_cannot_exceed_the_bandwidth_of_the_memory(kernel: Any) -> None:
     assert result.memory_utilisation <= 1
 
 
-def test_the_l2_model_makes_a_second_pass_faster(kernel: Any) -> None:
+def test_the_l2_model_makes_a_second_pass_faster(kernel):
     source = kernel.Tensor("float16", (8192,), tik.scope_gm, "source")
     with kernel.for_range(0, 32, block_num=32):
         buffer = kernel.Tensor("float16", (8192,), tik.scope_ubuf, "buffer")
@@ -197,7 +192,7 @@ def test_the_l2_model_makes_a_second_pass_faster(kernel: Any) -> None:
     assert hit.memory_floor == pytest.approx(16384 / 1160)  # the memory itself is read once
 
 
-def test_loop_iterations_cost_the_scalar_unit(kernel: Any) -> None:
+def test_loop_iterations_cost_the_scalar_unit(kernel):
     source = kernel.Tensor("float16", (16,), tik.scope_gm, "source")
     total = kernel.Scalar("int32", init_value=0)
     with kernel.for_range(0, 10) as i:
@@ -206,7 +201,7 @@ def test_loop_iterations_cost_the_scalar_unit(kernel: Any) -> None:
     assert tikemu.run(kernel, {}, numerics=False).cycles == 1 + 10 * (ISSUE + 2)
 
 
-def test_code_size_counts_loops_once_and_copies_separately(kernel: Any) -> None:
+def test_code_size_counts_loops_once_and_copies_separately(kernel):
     size = [
         tikemu.run(copy_kernel(tik.Tik(), 1, tiles, copies), {}, numerics=False).code_bytes
         for tiles, copies in ((4, 1), (16, 1), (16, 2))
@@ -215,7 +210,7 @@ def test_code_size_counts_loops_once_and_copies_separately(kernel: Any) -> None:
     assert size[2] == 2 * 2 * 32 + 2 * 24
 
 
-def test_trace_has_a_row_per_core_and_pipe(kernel: Any, tmp_path: Any) -> None:
+def test_trace_has_a_row_per_core_and_pipe(kernel, tmp_path):
     result = tikemu.run(copy_kernel(kernel, 3, 2, 1), {}, numerics=False)
     result.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
@@ -232,7 +227,7 @@ def test_trace_has_a_row_per_core_and_pipe(kernel: Any, tmp_path: Any) -> None:
     assert read and written and read != written
 
 
-def test_trace_keeps_a_limited_number_of_events(kernel: Any, tmp_path: Any) -> None:
+def test_trace_keeps_a_limited_number_of_events(kernel, tmp_path):
     result = tikemu.run(copy_kernel(kernel, 1, 50, 1), {}, numerics=False, options=Options(max_trace_events=10))
     result.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
@@ -240,7 +235,7 @@ def test_trace_keeps_a_limited_number_of_events(kernel: Any, tmp_path: Any) -> N
     assert trace["otherData"]["truncated"] is True
 
 
-def test_report_names_the_constants_and_their_confidence(kernel: Any) -> None:
+def test_report_names_the_constants_and_their_confidence(kernel):
     report = tikemu.run(vector_kernel(kernel), INPUT).report()
     for expected in (
         "vec_exp",
@@ -254,7 +249,7 @@ def test_report_names_the_constants_and_their_confidence(kernel: Any) -> None:
         assert expected in report
 
 
-def test_constants_of_a_run_replace_those_of_the_chip(kernel: Any) -> None:
+def test_constants_of_a_run_replace_those_of_the_chip(kernel):
     vector_kernel(kernel)
     usual, slow = (tikemu.run(kernel, INPUT, options=Options(constants=c)) for c in ({}, {"vector_latency": 1015}))
     assert slow.cycles >= usual.cycles + 1000
@@ -262,6 +257,6 @@ def test_constants_of_a_run_replace_those_of_the_chip(kernel: Any) -> None:
     assert tikemu.run(kernel, INPUT).cycles == usual.cycles
 
 
-def test_unknown_constants_are_refused() -> None:
+def test_unknown_constants_are_refused():
     with pytest.raises(TypeError, match="'mmad_speed' is no constant of the timing model"):
         Options(constants={"mmad_speed": 1.0})

@@ -1,7 +1,5 @@
 """The timing engine against brute force, on random operations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tikemu.isa.region import Memory, Region
@@ -13,14 +11,14 @@ from tikemu.timing.simulator import TimedOp
 class BruteForce:
     """The rules of the engine, with every pair of accesses compared byte by byte."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self.free, self.done = [0.0] * 6, [0.0] * 6
         self.known = [[0.0] * 6 for _ in range(6)]
         self.starts: list[list[float]] = [[] for _ in range(6)]
         self.records: list[tuple[tuple, np.ndarray, int, bool, float]] = []
 
-    def step(self, op: TimedOp) -> float:
+    def step(self, op):
         pipe, start, needs = op.pipe, self.free[op.pipe], {}
         for footprint, write in [(f, False) for f in op.reads] + [(f, True) for f in op.writes]:
             bits = footprint.region.bitmap(0, 4096)
@@ -53,7 +51,7 @@ class BruteForce:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_schedule(seed: int) -> None:
+def test_random_schedule(seed):
     rng = np.random.default_rng(seed)
     memory = Memory("UB", "UB", 4096, False)
     clock = CoreClock(ASCEND_910A, 10**6)

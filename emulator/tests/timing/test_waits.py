@@ -1,9 +1,6 @@
 """Test waits on schedules computed by hand, random schedules, programs, reports and traces."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,30 +11,30 @@ from tikemu.timing.simulator import PIPE_INDEX
 from tikemu.timing.waits import named
 
 from emulator.tests.support.element_kernel import tiled
-from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC, A, B, Bench
+from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC, A, B
 
 pytestmark = pytest.mark.usefixtures("soc")
 
 
-def waits(bench: Bench) -> dict:
+def waits(bench):
     """Return the waits of the pipes of a bench until now."""
     return named(bench.clock.simulator.waited)
 
 
-def test_a_pipe_waits_for_the_scalar_unit(bench: Bench) -> None:
+def test_a_pipe_waits_for_the_scalar_unit(bench):
     bench.clock.scalar(100)
     bench.op("V")
     bench.op("V", cycles=50)
     assert waits(bench) == {("V", "S", "issue"): 100 + ISSUE}
 
 
-def test_a_pipe_waits_for_its_own_result(bench: Bench) -> None:
+def test_a_pipe_waits_for_its_own_result(bench):
     bench.op("V", latency=20, writes=[A])
     bench.op("V", reads=[A])
     assert waits(bench) == {("V", "S", "issue"): ISSUE, ("V", "V", "operand"): 20}
 
 
-def test_a_pipe_waits_for_the_last_of_the_flags(bench: Bench) -> None:
+def test_a_pipe_waits_for_the_last_of_the_flags(bench):
     """An instruction waits for S until S has handed it out, whatever else is missing."""
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.op("M", cycles=10, latency=20, writes=[B])
@@ -51,7 +48,7 @@ def test_a_pipe_waits_for_the_last_of_the_flags(bench: Bench) -> None:
     }
 
 
-def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier(bench: Bench) -> None:
+def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier(bench):
     for _ in range(34):
         bench.op("V", cycles=1000, latency=0, writes=[A])
     left = ISSUE + 1000  # the second instruction has left the queue
@@ -67,7 +64,7 @@ def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier(benc
     assert bench.clock.now == before + 500 + 20
 
 
-def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
+def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench):
     bench.op("V", cycles=10, latency=200)
     bench.op("S", barrier="V")
     assert waits(bench)["V", "V", "operand"] == 200
@@ -79,7 +76,7 @@ def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> None:
+def test_work_and_waits_are_all_the_time_of_a_pipe(bench, seed):
     """The sum also holds for S, apart from flags of operations that complete before S sets the flag."""
     rng = np.random.default_rng(seed)
     busy = dict.fromkeys(PIPES, 0.0)
@@ -98,7 +95,7 @@ def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> N
         assert busy[pipe] + waited == (clock.now if pipe == "S" else clock.simulator.free[PIPE_INDEX[pipe]]), pipe
 
 
-def negated(instance: Any, tiles: int, inside: bool) -> Any:
+def negated(instance, tiles, inside):
     """Load, negate and store tiles with thread_num=2, in one tensor or one per iteration."""
     count = 8192
     source = instance.Tensor("float16", (tiles * count,), tik.scope_gm, "source")
@@ -113,7 +110,7 @@ def negated(instance: Any, tiles: int, inside: bool) -> Any:
     return instance
 
 
-def test_it_says_why_two_threads_gain_nothing() -> None:
+def test_it_says_why_two_threads_gain_nothing():
     """Loads wait for the stores of the tensor that both iterations share, and hardly for the stores of two tensors."""
     shared, own = (tikemu.run(negated(tik.Tik(), 16, inside), {}, numerics=False) for inside in (False, True))
     load = ("MTE2", "MTE3", "event")
@@ -131,8 +128,8 @@ def test_it_says_why_two_threads_gain_nothing() -> None:
 
 
 @pytest.mark.parametrize("options", ({"processes": 2}, {"reuse": False}, {"trace": False}), ids=str)
-def test_the_waits_are_the_same_however_a_program_is_run(options: dict) -> None:
-    def result(**given: Any) -> Any:
+def test_the_waits_are_the_same_however_a_program_is_run(options):
+    def result(**given):
         instance = tik.Tik()
         tiled(instance, 1024, 4, 16, 2, lambda ub: instance.vec_muls(128, ub, ub, -1.0, 8, 8, 8))
         feed = {"x": np.zeros(64 * 1024, np.float16)}
@@ -143,7 +140,7 @@ def test_the_waits_are_the_same_however_a_program_is_run(options: dict) -> None:
     assert usual.cycles == other.cycles
 
 
-def test_a_trace_shows_the_scalar_unit_and_the_waits_for_it(tmp_path: Any) -> None:
+def test_a_trace_shows_the_scalar_unit_and_the_waits_for_it(tmp_path):
     """Bars of S do not overlap, and add up to the report's time."""
     instance = negated(tik.Tik(), 12, True)
     result = tikemu.run(instance, {}, numerics=False)
