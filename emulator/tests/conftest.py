@@ -11,7 +11,6 @@ from tikemu.frontend import platform_info
 from emulator.tests.support.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
 from emulator.tests.support.process_runs import one_number  # noqa: F401 - fixture
 from emulator.tests.support.recorded import ub  # noqa: F401 - fixture
-from emulator.tests.support.strict_programs import quiet, source, target  # noqa: F401 - fixtures
 
 _NOTHING_SELECTED = platform_info.selection()
 
@@ -53,4 +52,12 @@ def no_warnings():
     """Make every TikWarning a failure."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", tikemu.TikWarning)
+        yield
+
+
+@pytest.fixture
+def quiet():
+    """Hide the warnings of tikemu."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tikemu.TikWarning)
         yield

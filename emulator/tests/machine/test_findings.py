@@ -9,60 +9,20 @@ import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikError, TikWarning, cli, findings, tik
 
-from emulator.tests.support import finding_programs
-from emulator.tests.support.finding_programs import PROGRAMS, mixed
-from emulator.tests.support.strict_programs import ub
+from emulator.tests.support.strict_programs import CASES, mixed, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 ALL = Options(strict=True, findings="all")
 
 
-def build(kind):
-    """Return the program of a class, recorded under the options in force."""
-    kernel = tik.Tik(disable_debug=False)
-    inputs, outputs, more = PROGRAMS[kind](kernel)
-    kernel.BuildCCE("kernel", inputs, outputs)
-    return kernel, more
-
-
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_every_class_stops_is_listed_and_is_left_out(soc, kind):
-    kernel, more = build(kind)
-    tikemu.run(kernel, {}, options=Options(**more))
-    with pytest.raises(TikError) as caught:
-        tikemu.run(kernel, {}, options=Options(strict=True, **more))
-    result = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
-    assert [finding.kind for finding in result.findings] == [kind]
-    (finding,) = result.findings
-    again = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
-    assert again.findings == result.findings
-    assert finding.error is type(caught.value) and finding.message == caught.value.message
-    assert finding.location == caught.value.location and finding.moment == caught.value.moment
-    assert finding.location.file in (finding_programs.__file__, __file__)
-    for mode in ("first", "all"):
-        options = Options(strict=True, findings=mode, leave_out=(kind,), **more)
-        assert tikemu.run(kernel, {}, options=options).findings == ()
-
-
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_the_same_holds_while_a_program_is_recorded(soc, kind):
-    with tikemu.use_options(Options(strict=True, findings="all")):
-        kernel, more = build(kind)
-    options = Options(strict=True, findings="all", **more)
-    assert [finding.kind for finding in tikemu.run(kernel, {}, options=options).findings] == [kind]
-    with tikemu.use_options(Options(strict=True, leave_out=(kind,), **more)):
-        kernel, _ = build(kind)
-        kernel.tikdb.start_debug({}, interactive=False)
-
-
 def test_a_class_that_is_left_out_warns_as_in_default_mode(soc):
-    kernel, _ = build("overlap")
+    kernel, *_ = CASES["move_into_its_own_source"].build(True)
     with pytest.warns(TikWarning, match="overlap inside one call"):
         tikemu.run(kernel, {}, options=Options(strict=True, leave_out=("overlap",)))
 
 
 def test_listed_findings_do_not_warn(soc):
-    kernel, _ = build("overlap")
+    kernel, *_ = CASES["move_into_its_own_source"].build(True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", TikWarning)
         tikemu.run(kernel, {}, options=ALL)
@@ -70,7 +30,7 @@ def test_listed_findings_do_not_warn(soc):
 
 def test_there_is_a_program_for_every_class():
     """Every class but the SoC, which has its own test below."""
-    assert {*PROGRAMS, "soc"} == {*findings.CLASSES}
+    assert {*(case.kind for case in CASES.values() if case.kind), "soc"} == {*findings.CLASSES}
 
 
 def test_the_class_of_a_missing_soc(no_warnings):
@@ -141,7 +101,7 @@ def test_leave_out_takes_classes_only():
 def test_the_command_lists_findings(tmp_path, capsys):
     program = tmp_path / "program.py"
     program.write_text(
-        "from emulator.tests.support.finding_programs import mixed\nfrom tbe import tik\n\n"
+        "from emulator.tests.support.strict_programs import mixed\nfrom tbe import tik\n\n"
         "def build():\n    return mixed(tik.Tik())[0]\n"
     )
     np.save(tmp_path / "source.npy", np.full(128, 0.5, np.float16))
