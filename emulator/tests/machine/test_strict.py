@@ -1,4 +1,4 @@
-"""Test that every fault of the programs in strict_programs.py is stopped at, listed, and left out by its class."""
+"""Test strict mode on programs with a fault: stopped, listed, left out by class."""
 
 import numpy as np
 import pytest
