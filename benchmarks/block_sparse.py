@@ -15,8 +15,6 @@ run, as the ones of a layer are.
 from __future__ import annotations
 
 import importlib.util
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,11 +25,13 @@ from flash_attention.call.block_mask import BlockMask
 from flash_attention.kernels.tik import operators
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
-from flash_attention.measuring.timing import rounds_in_turns
+from flash_attention.measuring.implementations import stored
+from flash_attention.measuring.timing import medians
 
 SEQ, HEADS, DIM, ROUNDS = 8192, 4, 128, 5
 SHARE = 0.125
 PASSES = ("forward", "backward")
+DENSE = "dense"
 PATTERNS = ("random, tiles of 64", "random, tiles of 128", "random, tiles of 256", "bigbird")
 
 
@@ -59,19 +59,17 @@ def figures(quick: bool) -> list[Figure]:
     found = []
     for dtype in DTYPES:
         masks = patterns(seq)
-        runs = {None: _calls(dtype, seq, None), **{name: _calls(dtype, seq, mask) for name, mask in masks.items()}}
-        theirs = _torch_shares(dtype, seq, {PATTERNS[1]: masks[PATTERNS[1]]}, rounds)
+        runs = {DENSE: _calls(dtype, seq, None), **{name: _calls(dtype, seq, mask) for name, mask in masks.items()}}
+        there = importlib.util.find_spec("torch") is not None
+        note = f"torch {_torch_share(dtype, masks[PATTERNS[1]], rounds):.2f}" if there else ""
         for step, name in enumerate(PASSES):
-            times = dict(zip(runs, rounds_in_turns([_seconds_of(calls[step]) for calls in runs.values()], rounds)))
+            times = medians({pattern: calls[step] for pattern, calls in runs.items()}, rounds)
             for pattern, mask in masks.items():
-                shares = [mask.density() * dense / own for dense, own in zip(times[None], times[pattern])]
-                share, note = statistics.median(shares), ""
-                if name == "forward" and pattern in theirs:
-                    note = f"torch {theirs[pattern]:.2f}"
+                share, seconds = mask.density() * times[DENSE][0] / times[pattern][0], times[pattern][0]
+                beside = note if (name, pattern) == ("forward", PATTERNS[1]) else ""
                 label = f"block mask, {dtype} {name}, {pattern}"
-                milliseconds = 1e3 * statistics.median(times[pattern])
-                print(f"{label}: {share:.2f} of the dense speed, {milliseconds:.1f} ms {note}".rstrip(), flush=True)
-                found.append(Figure(label, 100 * share, "%", note))
+                print(f"{label}: {share:.2f} of the dense speed, {1e3 * seconds:.1f} ms {beside}".rstrip(), flush=True)
+                found.append(Figure(label, 100 * share, "%", beside))
     return found
 
 
@@ -113,7 +111,7 @@ def _calls(dtype: str, seq: int, mask: BlockMask | None) -> tuple[Callable, Call
     given = {} if mask is None else {"block_mask": mask.tiles}
     random = np.random.default_rng(0)
     query, key, value, d_output = (
-        _stored(random.standard_normal(call.shape_query(), np.float32), dtype) for _ in range(4)
+        stored(random.standard_normal(call.shape_query(), np.float32), dtype) for _ in range(4)
     )
     results = library.forward(call, query, key, value, **given)
     return (
@@ -122,40 +120,22 @@ def _calls(dtype: str, seq: int, mask: BlockMask | None) -> tuple[Callable, Call
     )
 
 
-def _stored(array: np.ndarray, dtype: str) -> np.ndarray:
-    return (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else array.astype(dtype)
-
-
-def _seconds_of(run: Callable) -> Callable[[], float]:
-    def seconds() -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    return seconds
-
-
-def _torch_shares(dtype: str, seq: int, masks: dict[str, BlockMask], rounds: int) -> dict[str, float]:
-    """Return what torch's flex_attention reaches of its own dense attention, by pattern."""
-    if importlib.util.find_spec("torch") is None:
-        return {}
+def _torch_share(dtype: str, mask: BlockMask, rounds: int) -> float:
+    """Return what torch's flex_attention reaches of its own dense attention with a mask."""
     import torch
     from torch.nn.attention.flex_attention import BlockMask as FlexMask
     from torch.nn.attention.flex_attention import flex_attention
 
+    seq = mask.tiles.shape[-1] * mask.tile
     tensors = [torch.randn(1, HEADS, seq, DIM).to(getattr(torch, dtype)) for _ in range(3)]
     compiled = torch.compile(flex_attention, dynamic=False)
-    found = {}
-    for pattern, mask in masks.items():
-        whole = BlockMask(np.ones_like(mask.tiles), mask.tile)
-        flex = [
-            FlexMask.from_kv_blocks(
-                *map(torch.from_numpy, one.to_lists()), BLOCK_SIZE=mask.tile, seq_lengths=(seq, seq)
-            )
-            for one in (whole, mask)
-        ]
-        steps = [lambda one=one: compiled(*tensors, block_mask=one) for one in flex]
-        with torch.no_grad():
-            dense, own = rounds_in_turns([_seconds_of(step) for step in steps], rounds + 1)
-        found[pattern] = mask.density() * statistics.median(dense[1:]) / statistics.median(own[1:])
-    return found
+
+    def call(tiles: BlockMask) -> Callable:
+        lists = map(torch.from_numpy, tiles.to_lists())
+        flex = FlexMask.from_kv_blocks(*lists, BLOCK_SIZE=mask.tile, seq_lengths=(seq, seq))
+        return lambda: compiled(*tensors, block_mask=flex)
+
+    calls = {"dense": call(BlockMask(np.ones_like(mask.tiles), mask.tile)), "own": call(mask)}
+    with torch.no_grad():
+        times = medians(calls, rounds)
+    return mask.density() * times["dense"][0] / times["own"][0]

@@ -241,7 +241,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Sizes], list[Figure]]] = {
     "memory": measure_memory,
     "packed": lambda options, sizes: sequences.packed(options.rounds, options.threads, options.quick),
     "decode": lambda options, sizes: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
-    "masked_decode": lambda options, sizes: masked_decode.figures(options.quick),
+    "masked_decode": lambda options, sizes: masked_decode.figures(options.quick, options.threads),
     "block_sparse": lambda options, sizes: block_sparse.figures(options.quick),
     "block_sparse_tik": lambda options, sizes: block_sparse.tik_figures(options.quick),
     "tik": lambda options, sizes: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),

@@ -16,13 +16,15 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from flash_attention import reference
 from flash_attention.backends.cpu.library import Library, backward, forward
 from flash_attention.call import DTYPES, AttentionRules, Call
-from flash_attention.measuring.timing import PAUSE, rounds_in_turns
+from flash_attention.measuring.implementations import stored
+from flash_attention.measuring.timing import PAUSE, elapsed, rounds_in_turns
 from flash_attention.text_table import table
 
 CAUSAL = AttentionRules(causal=True)
@@ -71,7 +73,7 @@ def measure(builds: list[Library], call: Call, threads: int, rounds: int) -> lis
         runs.append(_torch_passes(call, threads))
     steps = [lambda: builds[-1].multiply_adds(call.dtype, int(OPERATIONS)), *(step for run in runs for step in run)]
     clock = time.process_time if threads == 1 else time.perf_counter
-    peak, *found = map(statistics.median, rounds_in_turns([_timed(step, clock) for step in steps], rounds))
+    peak, *found = map(statistics.median, rounds_in_turns([partial(_rested, step, clock) for step in steps], rounds))
     return [peak, *(found[index :: len(PASSES)] for index in range(len(PASSES)))]
 
 
@@ -92,14 +94,15 @@ def errors(builds: list[Library], call: Call) -> list[str]:
     ]
 
 
+def _rested(run: Callable, clock: Callable[[], float]) -> float:
+    time.sleep(PAUSE)
+    return elapsed(run, clock)
+
+
 def inputs(call: Call) -> list[np.ndarray]:
     """Return query, key, value and the gradient of the output."""
     random = np.random.default_rng(0)
-    return [_stored(random.standard_normal(call.shape_query(), np.float32), call.dtype) for _ in range(4)]
-
-
-def _stored(array: np.ndarray, dtype: str) -> np.ndarray:
-    return (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else array.astype(dtype)
+    return [stored(random.standard_normal(call.shape_query(), np.float32), call.dtype) for _ in range(4)]
 
 
 def _values(array: np.ndarray) -> np.ndarray:
@@ -131,16 +134,6 @@ def _torch_passes(call: Call, threads: int) -> tuple[Callable, Callable]:
             attention(*given, is_causal=True)
 
     return run, lambda: torch.autograd.grad(output, leaves, d_output, retain_graph=True)
-
-
-def _timed(run: Callable, clock: Callable[[], float]) -> Callable[[], float]:
-    def seconds() -> float:
-        time.sleep(PAUSE)
-        start = clock()
-        run()
-        return clock() - start
-
-    return seconds
 
 
 if __name__ == "__main__":

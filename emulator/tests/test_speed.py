@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 import tikemu
 
@@ -17,11 +18,36 @@ def test_vector_instructions_per_second(native_library, dtype):
     assert alone >= 5 * full
 
 
+def maximum(rows, chunks):
+    """Find the maximum of float32 rows and its index, lane by lane of 64. Return the program and its feed."""
+    instance, source, target, (part,) = emulator_speed.tensors("float32", rows * chunks * 64, chunks * 64, ("part",))
+    from tbe import tik
+
+    places = instance.Tensor("int32", (rows, 64), tik.scope_gm, "places")
+    best, where = (instance.Tensor(dtype, (64,), tik.scope_ubuf, f"of_{dtype}") for dtype in ("float32", "int32"))
+    bits = instance.Tensor("uint64", (4,), tik.scope_ubuf, "bits")
+    mask = instance.Scalar("uint64", "mask")
+    with instance.for_range(0, rows) as row:
+        instance.vector_dup(64, best, -3e38, 1, 1, 8)
+        instance.vector_dup(64, where, 0, 1, 1, 8)
+        instance.data_move(part, source[row * chunks * 64], 0, 1, chunks * 8, 0, 0)
+        with instance.for_range(0, chunks) as chunk:
+            instance.vcmpv_gt(bits, part[64 * chunk], best, 1, 1, 1, 8, 8)
+            mask.set_as(bits[0])
+            instance.vector_dup([0, mask], where, chunk, 1, 1, 8)
+            instance.vmax(64, best, best, part[64 * chunk], 1, 1, 1, 1, 8, 8, 8)
+        instance.data_move(target[row * 64], best, 0, 1, 8, 0, 0)
+        instance.data_move(places[row * 64], where, 0, 1, 8, 0, 0)
+    instance.BuildCCE("maximum", [source], [target, places])
+    data = np.random.default_rng(0).standard_normal(rows * chunks * 64).astype(np.float32)
+    return instance, {"source": data}
+
+
 def test_the_estimate_with_masks_that_are_data():
     """It takes about as long as the results alone. A footprint a mask, each in conflict with all, takes ten times."""
 
     def taken(timing):
-        instance, feed, _ = emulator_speed.maximum(24, 256)
+        instance, feed = maximum(24, 256)
         start = time.process_time()
         tikemu.run(instance, feed, timing=timing, options=tikemu.Options(trace=False))
         return time.process_time() - start

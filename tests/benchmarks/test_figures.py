@@ -107,7 +107,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")
     ]
     operators = [tik.figure_name(shape, sync) for shape in tik.SHAPES for sync in tik.SYNC]
-    operators += [f"{case}: of the memory's rate" for case in tik_decode.CASES]
+    operators += [f"{tik_decode.name_of(case)}: of the memory's rate" for case in tik_decode.CASES]
     return [
         *(figure.name for figure in found),
         *decode,
@@ -196,7 +196,7 @@ def test_a_missed_figure_is_an_error_if_it_is_required(capsys, monkeypatch: pyte
 
 def test_decoding_prints_the_share_of_the_memory(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tikemu")
-    monkeypatch.setattr(tik_decode, "CASES", (tik_decode.Decoding(2, 4, 2, 1, 2048, 64, block_size=16),))
+    monkeypatch.setattr(tik_decode, "CASES", ((2, 4, 1, 2048, 64, 2, 16),))
     assert figures.main(["tik_decode", "--quick"]) == 0
     printed = capsys.readouterr().out
     assert "B=2 H=4 Hkv=2 Sq=1 Sk=128 D=64 blocks of 16: of the memory's rate" in printed

@@ -23,6 +23,11 @@ def random_inputs(case: Case, count: int) -> list[np.ndarray]:
     return [random.standard_normal(shape, dtype=np.float32) for _ in range(count)]
 
 
+def stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return a float32 array as the kernel takes a dtype: bfloat16 as its bits, cut."""
+    return (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else array.astype(dtype)
+
+
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     """Bring a (batch, heads, seq, head_dim) array into another layout of query."""
     if layout == "BNSD":

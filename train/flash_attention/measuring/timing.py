@@ -68,7 +68,7 @@ def medians(calls: dict[str, Callable], rounds: int) -> dict[str, list[float]]:
 
 def least_seconds(call: Callable[[], object], count: int = 10) -> float:
     """Return the shortest of so many calls."""
-    return min(elapsed(call)[0] for _ in range(count))
+    return min(elapsed(call) for _ in range(count))
 
 
 def median_seconds(call: Callable[[], object], least: float) -> float:
@@ -78,16 +78,15 @@ def median_seconds(call: Callable[[], object], least: float) -> float:
     """
     times: list[float] = []
     while not times or sum(times) < least:
-        times += elapsed(call)
+        times.append(elapsed(call))
     return statistics.median(times[1:] or times)
 
 
-def elapsed(call: Callable[[], object], clocks: Sequence[Callable[[], float]] = ()) -> list[float]:
-    """Return the seconds of one call, by each clock. Without clocks it is `time.perf_counter`."""
-    clocks = clocks or (time.perf_counter,)
-    starts = [clock() for clock in clocks]
+def elapsed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one call."""
+    start = clock()
     call()
-    return [clock() - start for clock, start in zip(clocks, starts)]
+    return clock() - start
 
 
 def extra_bytes(call: Callable[[], object]) -> int:

@@ -13,12 +13,12 @@ import numpy as np
 
 from flash_attention.call import AttentionRules, Call, Varlen
 from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.implementations import stored
 from flash_attention.measuring.timing import medians
 
 TOKENS, DOCUMENTS = 16384, 32
 CACHED = 32768
 HEADS, KV_HEADS, DIM = 32, 8, 128
-_NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
@@ -40,7 +40,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
 
     def one_call():
         library.forward(dense, *whole[:3], out=whole_results)
-        return lambda: library.backward(dense, *whole[:3], *whole_results, whole[3], out=whole_gradients) and None
+        return lambda: library.backward(dense, *whole[:3], *whole_results, whole[3], out=whole_gradients)
 
     def documents():
         library.forward_packed(call, query, key, value, (output, lse))
@@ -82,7 +82,8 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
     for dtype in dtypes:
         call = Call(batch=1, heads=HEADS, kv_heads=KV_HEADS, seq_q=1, seq_k=keys, head_dim=DIM, dtype=dtype)
         query, key, value = (
-            _random(shape, dtype) for shape in (call.shape_query(), call.shape_key(), call.shape_value())
+            stored(np.random.default_rng(2).standard_normal(shape, np.float32), dtype)
+            for shape in (call.shape_query(), call.shape_key(), call.shape_value())
         )
         calls: dict[str, Callable] = {
             "flash": functools.partial(library.forward, call, query, key, value),
@@ -119,20 +120,13 @@ def _library(threads: int):
     return library
 
 
-def _random(shape: tuple, dtype: str) -> np.ndarray:
-    values = np.random.default_rng(2).standard_normal(shape, np.float32)
-    if dtype == "bfloat16":
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(_NUMPY[dtype])
-
-
 def _copy(sources: tuple[np.ndarray, ...], threads: int) -> Callable:
     """Return a function that copies arrays with so many threads; NumPy lets others run meanwhile."""
     arrays = [(np.empty_like(source), source) for source in sources]
     pieces = [[np.array_split(array.reshape(-1), threads) for array in pair] for pair in arrays]
     pairs = [pair for targets, parts in pieces for pair in zip(targets, parts)]
     pool = ThreadPoolExecutor(threads)
-    return lambda: list(pool.map(np.copyto, *zip(*pairs))) and None
+    return lambda: list(pool.map(np.copyto, *zip(*pairs)))
 
 
 def _torch_documents(tensors: tuple, ends: tuple, threads: int) -> Callable:
@@ -148,7 +142,7 @@ def _torch_documents(tensors: tuple, ends: tuple, threads: int) -> Callable:
             for a, b in zip(ends, ends[1:])
         ]
         output = torch.cat(outputs, 2)
-        return lambda: torch.autograd.grad(output, leaves, d_output) and None
+        return lambda: torch.autograd.grad(output, leaves, d_output)
 
     return forward
 
