@@ -66,10 +66,7 @@ def main() -> int:
     curves = {ours: flash_losses, "composed": losses}
     plot(options.out / "loss.png", curves, "byte-level GPT on the Python standard library")
     if "held_out_bits_per_byte" in flash:
-        print(
-            f"\nbits per byte of held-out modules: {flash['held_out_bits_per_byte']:.2f}; gzip -9 of the same pieces:"
-            f" {flash['gzip_pieces_bits_per_byte']:.2f}, of the whole text: {flash['gzip_whole_bits_per_byte']:.2f}"
-        )
+        print(f"\nbits per byte of held-out modules: {flash['held_out_bits_per_byte']:.2f}")
     print(f"\nloss curves: {options.out}/loss.png, sample: {options.out}/flash/sample.txt")
 
     same = difference[0] <= FIRST_LOSS_TOLERANCE * losses[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import resource
 import sysconfig
 import time
@@ -19,12 +18,10 @@ from tqdm import tqdm
 VOCABULARY = 256
 #: Bytes that enter at every position: its own byte and the bytes before it.
 SEEN = 4
-#: Standard deviation of the vectors of bytes and of positions before training.
+#: Standard deviation of the vectors of bytes before training.
 EMBEDDING_SIGMA = 0.15
 #: One module in so many is held out of training.
 HELD_OUT_EVERY = 40
-#: Bytes of a gzip file that say nothing about its contents.
-GZIP_FRAME = len(gzip.compress(b"")) - len(b"\x03\x00")
 
 
 # ------------------------------------------------------------------------------------------------ text
@@ -58,12 +55,6 @@ def pieces(text: np.ndarray, seq: int, count: int) -> np.ndarray:
     return np.stack([text[start : start + seq + 1] for start in starts]).astype(np.int32)
 
 
-def gzip_bits_per_byte(texts: list[bytes]) -> float:
-    """Return the bits that gzip -9 takes for a byte. Each text is compressed by itself, without the gzip frame."""
-    compressed = sum(len(gzip.compress(text, 9)) - GZIP_FRAME for text in texts)
-    return 8 * compressed / sum(map(len, texts))
-
-
 # ------------------------------------------------------------------------------------------------ model
 class ByteEmbedding(nn.Cell):
     """Bytes int32 (batch, SEEN - 1 + seq) -> (batch, seq, width). Every position sums vectors of the last SEEN bytes,
@@ -83,15 +74,13 @@ class ByteEmbedding(nn.Cell):
 class Block(nn.Cell):
     """Attention, which takes and gives (batch, seq, heads * head_dim), and a feed-forward part."""
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, attention: nn.Cell, dtype: ms.Type):
+    def __init__(self, heads: int, head_dim: int, attention: nn.Cell, dtype: ms.Type):
         super().__init__()
         self.dtype = dtype
         width = heads * head_dim
         self.norm1 = nn.LayerNorm((width,))
         self.norm2 = nn.LayerNorm((width,))
-        self.query = nn.Dense(width, width)
-        self.key = nn.Dense(width, kv_heads * head_dim)
-        self.value = nn.Dense(width, kv_heads * head_dim)
+        self.query, self.key, self.value = (nn.Dense(width, width) for _ in range(3))
         self.attention = attention
         self.out = nn.Dense(width, width)
         self.up = nn.Dense(width, 4 * width)
@@ -112,39 +101,25 @@ class GPT(nn.Cell):
     Args:
         layers, heads, head_dim: sizes.
         attention: makes the attention of a layer: a Cell of query, key and value in layout BSH. It has to be causal,
-            and to know positions (ALiBi) if `positions` is 0.
-        kv_heads: heads of key and value. Default: heads.
+            and to know positions (ALiBi).
         dtype: of query, key and value.
-        positions: learned vectors of so many positions are added to the tokens' vectors. Default: 0, none.
     """
 
     def __init__(
-        self,
-        layers: int,
-        heads: int,
-        head_dim: int,
-        attention: Callable[[], nn.Cell],
-        kv_heads: int | None = None,
-        dtype: str = "float32",
-        positions: int = 0,
+        self, layers: int, heads: int, head_dim: int, attention: Callable[[], nn.Cell], dtype: str = "float32"
     ):
         super().__init__()
         width = heads * head_dim
-        # Constants: on an Ascend in PYNATIVE, MindSpore 2.0 has no kernel for ops.zeros and ops.arange.
+        # A constant: on an Ascend in PYNATIVE, MindSpore 2.0 has no kernel for ops.zeros.
         self.before = Tensor(np.zeros((1, SEEN - 1), np.int32))
-        self.numbers = Tensor(np.arange(max(1, positions), dtype=np.int32))
         self.token = ByteEmbedding(width)
-        self.position = nn.Embedding(positions, width, embedding_table=Normal(EMBEDDING_SIGMA)) if positions else None
-        blocks = [Block(heads, kv_heads or heads, head_dim, attention(), getattr(ms, dtype)) for _ in range(layers)]
-        self.blocks = nn.CellList(blocks)
+        self.blocks = nn.CellList([Block(heads, head_dim, attention(), getattr(ms, dtype)) for _ in range(layers)])
         self.norm = nn.LayerNorm((width,))
         self.head = nn.Dense(width, VOCABULARY, has_bias=False)
 
     def construct(self, tokens):
         before = ops.tile(self.before, (tokens.shape[0], 1))
         x = self.token(ops.concat((before, tokens), 1))
-        if self.position is not None:
-            x = x + self.position(self.numbers[: tokens.shape[1]])
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -6,7 +6,7 @@
     python examples/train_gpt.py --backend emulator --seq 128 --layers 1 --heads 1 --head-dim 64 --steps 3 --sample 0
 
 It writes loss.csv, loss.png, sample.txt and summary.json to --out. Losses are nats per byte. The bits per byte at the
-end are of modules that the training leaves out, in pieces of --seq bytes. gzip's bits for the same pieces stand beside.
+end are of modules that the training leaves out, in pieces of --seq bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from small_gpt import (
     GPT,
     batches,
     draw,
-    gzip_bits_per_byte,
     held_out_loss,
     peak_megabytes,
     pieces,
@@ -85,20 +84,12 @@ def generate(model: GPT, prompt: bytes, length: int, window: int, temperature: f
     return bytes(text)
 
 
-def held_out_figures(model: GPT, text: np.ndarray, seq: int, count: int) -> dict[str, float]:
-    """Print bits per byte of model and gzip over text that training left out."""
+def held_out_bits(model: GPT, text: np.ndarray, seq: int, count: int) -> float:
+    """Print and return the bits per byte over text that training left out."""
     crops = pieces(text, seq, count)
-    ours = held_out_loss(model, crops) / float(np.log(2))
-    # The first byte of a piece is given to the model only.
-    same = gzip_bits_per_byte([crop[1:].astype(np.uint8).tobytes() for crop in crops])
-    whole = gzip_bits_per_byte([text.tobytes()])
-    print(
-        f"held-out modules: {ours:.2f} bits per byte on {len(crops)} pieces of {seq} bytes, each byte from those before"
-        f" it in its piece; gzip -9: {same:.2f} on the same pieces one by one,"
-        f" {whole:.2f} on all {len(text) / 1e3:.0f} kB at once",
-        flush=True,
-    )
-    return {"held_out_bits_per_byte": ours, "gzip_pieces_bits_per_byte": same, "gzip_whole_bits_per_byte": whole}
+    bits = held_out_loss(model, crops) / float(np.log(2))
+    print(f"held-out modules: {bits:.2f} bits per byte on {len(crops)} pieces of {seq} bytes", flush=True)
+    return bits
 
 
 def plot(path: Path, curves: dict[str, list[float]], title: str) -> None:
@@ -187,7 +178,7 @@ def main() -> None:
         "training_megabytes": peak_megabytes() - before,
     }
     if arguments.held_out:
-        summary |= held_out_figures(model, held_out, arguments.seq, arguments.held_out)
+        summary["held_out_bits_per_byte"] = held_out_bits(model, held_out, arguments.seq, arguments.held_out)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     with open(out / "loss.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

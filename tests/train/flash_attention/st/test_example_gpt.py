@@ -28,9 +28,7 @@ def test_gpt_trains_alike_with_flash_and_composed_attention(run_python, tmp_path
     assert max(abs(flash - composed) for flash, composed in zip(*losses)) < 1e-3
     assert (tmp_path / "loss.png").stat().st_size > 1000
     assert re.search(r"held-out modules: \d\.\d\d bits per byte on 2 pieces of 256 bytes", printed)
-    assert re.search(
-        r"^bits per byte of held-out modules: \d\.\d\d; gzip -9 of the same pieces: \d\.\d\d", printed, re.M
-    )
+    assert re.search(r"^bits per byte of held-out modules: \d\.\d\d$", printed, re.M)
     assert (tmp_path / "flash/sample.txt").read_bytes().startswith(b"def ")
 
 

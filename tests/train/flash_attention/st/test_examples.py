@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import re
@@ -111,13 +110,6 @@ def test_training_text_and_held_out_text_are_different_modules(shared: Any) -> N
     assert training[: 1 << 16] == shared.standard_library(1 << 16)[0].tobytes()
     for start in range(0, len(held_out) - 2000, len(held_out) // 20):
         assert held_out[start : start + 2000] not in training
-
-
-def test_bits_of_gzip(shared: Any) -> None:
-    text = np.random.default_rng(0).bytes(4096)
-    compressed = len(gzip.compress(text, 9)) - 18  # header of 10 bytes, trailer of 8
-    assert shared.gzip_bits_per_byte([text, text]) == 8 * compressed / 4096
-    assert shared.gzip_bits_per_byte([b"a" * 10_000]) < 0.05
 
 
 def test_pieces_are_spread_over_the_text(shared: Any) -> None:
