@@ -234,117 +234,7 @@ def draw_tiles(out: Path) -> Path:
     return plotting.save(figure, out / "tutorial_tiles.png")
 
 
-# ---------------------------------------------------------------- design.md
-
-
-@dataclass(frozen=True)
-class Box:
-    """Draw a box of a diagram at (column, row). Its first line is bold, others say where it lives."""
-
-    column: float
-    row: float
-    title: str
-    text: str = ""
-    colour: str = "#e8eef7"
-
-
-def _diagram(boxes: list[Box], arrows: list[tuple], size: tuple[float, float], path: Path) -> Path:
-    """Draw boxes with arrows (from, to, label) by their index. Columns and rows are 1 apart."""
-    from matplotlib.patches import FancyBboxPatch
-
-    figure, axes = plotting.subplots(1, 1, size)
-    axis = axes[0, 0]
-    width, height = 0.86, 0.58
-    for box in boxes:
-        corner = box.column - width / 2, box.row - height / 2
-        style = "round,pad=0,rounding_size=0.05"
-        axis.add_patch(FancyBboxPatch(corner, width, height, boxstyle=style, facecolor=box.colour, edgecolor="gray"))
-        shift = 0.12 if box.text else 0.0
-        axis.text(box.column, box.row - shift, box.title, ha="center", va="center", fontsize=9, weight="bold")
-        axis.text(box.column, box.row + 0.1, box.text, ha="center", va="center", fontsize=7.5, color=INK)
-    for start, end, label in arrows:
-        one, other = boxes[start], boxes[end]
-        across, down = np.sign(other.column - one.column), np.sign(other.row - one.row)
-        if one.row == other.row:
-            down = 0
-        else:
-            across = 0
-        begin = one.column + across * width / 2, one.row + down * height / 2
-        stop = other.column - across * width / 2, other.row - down * height / 2
-        axis.annotate("", stop, begin, arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1.0})
-        middle = (begin[0] + stop[0]) / 2, (begin[1] + stop[1]) / 2
-        axis.text(*middle, label, ha="center", va="center", fontsize=7, backgroundcolor="white", color=INK)
-    columns, rows = ([getattr(box, name) for box in boxes] for name in ("column", "row"))
-    axis.set(xlim=(min(columns) - 0.5, max(columns) + 0.5), ylim=(max(rows) + 0.4, min(rows) - 0.4))
-    axis.axis("off")
-    return plotting.save(figure, path)
-
-
-def draw_design_query(out: Path) -> Path:
-    """Draw design_query.png: from the layer to the kernel."""
-    kernel, plain = "#f7e8e8", "#eef5ea"
-    boxes = [
-        Box(1, 0, "FlashAttention", "nn/layer/flash_attention.py\nmixed precision, dropout seed"),
-        Box(2, 0, "flash_attention()", "functional.py\none plan per kind of call"),
-        Box(3, 0, "Call", "call/\nrules, shapes, every error", plain),
-        Box(2, 1, "registry.choose", "backends/registry.py\nwho takes this call"),
-        Box(3, 1, "Band", "call/visibility.py\nwho sees whom", plain),
-        Box(0.5, 2, "tik", "backends/tik/\nCustom operators"),
-        Box(1.5, 2, "emulator", "backends/emulator.py\nthe same operators"),
-        Box(2.5, 2, "cpu", "backends/cpu/\nCustom, func_type aot"),
-        Box(3.5, 2, "math, fused", "backends/math.py, fused.py\nMindSpore operators"),
-        Box(0.5, 3, "TIK kernels", "kernels/tik/\nAscend 910, by CANN", kernel),
-        Box(1.5, 3, "TIK kernels", "kernels/tik/\nin tikemu", kernel),
-        Box(2.5, 3, "C++ kernel", "csrc/: AVX-512, AVX2,\nNEON, portable", kernel),
-        Box(3.5, 3, "MindSpore", "BatchMatMul, Softmax,\nflash_attention_score", kernel),
-    ]
-    arrows = [(0, 1, ""), (1, 2, ""), (1, 3, "call"), (2, 4, ""), (3, 5, ""), (3, 6, ""), (3, 7, ""), (3, 8, "")]
-    arrows += [(5, 9, ""), (6, 10, ""), (7, 11, ""), (8, 12, "")]
-    return _diagram(boxes, arrows, (10, 5.6), out / "design_query.png")
-
-
-def draw_design_tikemu(out: Path) -> Path:
-    """Draw design_tikemu.png: from a recorded statement to results and cycles."""
-    table, result = "#eef5ea", "#f7e8e8"
-    boxes = [
-        Box(0, 0, "your TIK program", "tik.Tik(), vec_add(...)"),
-        Box(1, 0, "front end", "frontend/: records,\ncomputes nothing"),
-        Box(2, 0, "program", "program/ir.py: tree of\nloops, branches, calls"),
-        Box(3, 0, "compiler", "machine/compile.py\nthe program as Python source"),
-        Box(1, 1, "instruction table", "isa/: one entry each\nranges, dtypes, pipe, formula", table),
-        Box(2, 1, "call site", "machine/calls/\nbinds run-time arguments"),
-        Box(3, 1, "constants", "soc.py: value, source,\nconfidence", table),
-        Box(0, 2, "memories", "machine/memories.py\nGM, L1, L0A, L0B, L0C, UB"),
-        Box(1, 2, "checks", "machine/runtime.py, strict.py\nbounds, undefined bytes, races", table),
-        Box(2, 2, "micro-operations", "isa/micro_op.py\nwhat is read and written"),
-        Box(3, 2, "timing", "timing/simulator.py\nsix in-order pipes"),
-        Box(0, 3, "results", "Result.outputs\nResult.overflow", result),
-        Box(3, 3, "report and trace", "result.py, timing/trace.py\ntext, Perfetto JSON", result),
-    ]
-    arrows = [(0, 1, ""), (1, 2, ""), (2, 3, ""), (4, 1, "arguments"), (4, 5, ""), (3, 5, ""), (5, 9, "")]
-    arrows += [(9, 8, ""), (8, 7, ""), (7, 11, ""), (9, 10, ""), (6, 10, ""), (10, 12, "")]
-    return _diagram(boxes, arrows, (10, 5.6), out / "design_tikemu.png")
-
-
 # ---------------------------------------------------------------- kernels.md
-
-
-def draw_kernels_memories(out: Path) -> Path:
-    """Draw kernels_memories.png: the memories of a core, and the pipe behind every way between them."""
-    memory, unit = "#e8eef7", "#f7e8e8"
-    boxes = [
-        Box(1.5, 0, "global memory", "shared by 32 cores", memory),
-        Box(0.5, 1, "L1", "1 MiB, fractals", memory),
-        Box(3, 1, "Unified Buffer", "256 KiB, rows", memory),
-        Box(0, 2, "L0A", "64 KiB, left", memory),
-        Box(1, 2, "L0B", "64 KiB, right", memory),
-        Box(2, 2, "L0C", "256 KiB, float32 sums", memory),
-        Box(3, 3, "Vector", "128 float16 a cycle", unit),
-        Box(0.5, 3, "Cube", "16 x 16 x 16 a cycle", unit),
-    ]
-    arrows = [(0, 1, "MTE2"), (0, 2, ""), (1, 3, "MTE1"), (1, 4, "MTE1"), (3, 7, ""), (4, 7, ""), (7, 5, "M")]
-    arrows += [(5, 2, "V"), (2, 6, ""), (6, 2, "V"), (2, 1, "MTE3"), (2, 0, "MTE2 in, MTE3 out")]
-    return _diagram(boxes, arrows, (9, 4.6), out / "kernels_memories.png")
 
 
 def draw_kernels_tile(out: Path) -> Path:
@@ -369,30 +259,12 @@ def draw_kernels_tile(out: Path) -> Path:
     return plotting.save(figure, out / "kernels_tile.png")
 
 
-def draw_kernels_waits(out: Path) -> Path:
-    """Draw kernels_waits.png: what a pipe waits for, if it waits."""
-    pipe = "#eef5ea"
-    boxes = [
-        Box(0, 0, "MTE2", "from global memory", pipe),
-        Box(1.5, 0, "MTE1", "L1 to L0", pipe),
-        Box(3, 0, "M", "Cube", pipe),
-        Box(3, 1.4, "V", "Vector", pipe),
-        Box(1.5, 1.4, "MTE3", "Unified Buffer to L1", pipe),
-    ]
-    arrows = [(0, 1, "keys"), (1, 2, "operands"), (2, 3, "scores"), (3, 4, "P"), (4, 1, "P in L1")]
-    return _diagram(boxes, arrows, (8, 3.2), out / "kernels_waits.png")
-
-
 FIGURES: dict[str, Callable[[Path], Path]] = {
     **{f"mask_{name}": lambda out, name=name: draw_mask(name, out) for name in MASKS},  # type: ignore[misc]
     "block_masks": draw_block_masks,
     "tutorial_online_softmax": draw_online_softmax,
     "tutorial_tiles": draw_tiles,
-    "kernels_memories": draw_kernels_memories,
     "kernels_tile": draw_kernels_tile,
-    "kernels_waits": draw_kernels_waits,
-    "design_query": draw_design_query,
-    "design_tikemu": draw_design_tikemu,
 }
 
 
