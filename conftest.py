@@ -1,5 +1,6 @@
 """Options that every test folder shares: they choose the marked tests that run."""
 
+import collections
 import functools
 import gc
 import importlib.metadata
@@ -74,8 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 def mark_slow(items: list) -> None:
     """Mark cases slow of the tests marked `spread`: of the product of their axes a choice runs every day.
 
-    The choice has every value of every axis; `spread(2)` has every pair of values of two axes. With `since` the cases
-    show faults of MindSpore before that release. Under an older MindSpore none is slow.
+    The choice has every value of every axis; `spread(2)` has every pair of values of two axes. Of equally good cases it
+    takes the one whose values it has least. With `since` the cases show faults of MindSpore before that release. Under
+    an older MindSpore none is slow.
     """
     tests: dict[str, dict] = {}
     for item in items:
@@ -87,10 +89,16 @@ def mark_slow(items: list) -> None:
         together = set(itertools.combinations(values, *(mark.args or (1,))))
         tests.setdefault(item.nodeid.partition("[")[0], {})[item] = together
     for left in tests.values():
-        missing = set().union(*left.values())
+        missing, had = set().union(*left.values()), collections.Counter()
+
+        def worth(case: pytest.Item, left=left, missing=missing, had=had) -> tuple[int, int]:
+            return len(left[case] & missing), -sum(had[one] for one in left[case])
+
         while missing:
-            chosen = max(left, key=lambda case: len(left[case] & missing))
-            missing -= left.pop(chosen)
+            chosen = max(left, key=worth)
+            together = left.pop(chosen)
+            missing -= together
+            had.update(together)
         for case in left:
             case.add_marker(pytest.mark.slow)
 

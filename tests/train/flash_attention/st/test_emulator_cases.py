@@ -32,14 +32,9 @@ OF_EVERY_DAY = case_list.params(
 )
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("case", OF_EVERY_DAY)
-def test_representative_cases(case, run_here):
-    cases.check(case, run_here(case))
-
-
-@pytest.mark.parametrize("case", OF_EVERY_DAY)
-def test_in_a_graph(case, run_here):
-    ms.set_context(mode=ms.GRAPH_MODE)
+def test_representative_cases(case, mode, run_here):
     cases.check(case, run_here(case))
 
 

@@ -280,9 +280,14 @@ def in_float16(select=None) -> list[Case]:
     return [case for case in cases if select is None or select(case)]
 
 
+def rules_by_dtype(case: Case) -> set:
+    """Return the rules of a case, each with its dtype, and the kinds of its mask and bias."""
+    return {(case.dtype, rule) for rule in rules_of(case)} | {case.mask, case.mask_dtype, case.alibi, case.values}
+
+
 def values_by_dtype(case: Case) -> set:
     """Return the values of a case, and its rules with its dtype."""
-    return values_of(case) | {(case.dtype, rule) for rule in rules_of(case)}
+    return values_of(case) | rules_by_dtype(case)
 
 
 def pairs_of(case: Case) -> set:

@@ -3,11 +3,22 @@
 A first call shows little: MindSpore keeps what it made for the call, and has used it wrongly in later calls.
 """
 
+from functools import partial
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.support.training_net import BATCH, SEQ, WIDTH, Network, check, set_weights, truth
+from tests.train.flash_attention.support.training_net import (
+    ARRANGEMENTS,
+    BATCH,
+    SEQ,
+    WIDTH,
+    Network,
+    check,
+    set_weights,
+    truth,
+)
 
 STEPS = 3
 
@@ -112,3 +123,16 @@ def recompute(network):
     """Compute layers and projections again for the gradients."""
     for cell in (*network.layers, *network.outputs):
         cell.recompute()
+
+
+TWO = "two alike"
+#: By name, checks of a backend in the mode that is set.
+TRAININGS = {
+    **{name: partial(check_steps, name, way=by_sens) for name in ARRANGEMENTS},
+    "BNSD": partial(check_steps, TWO, way=by_sens, layout="BNSD"),
+    "by function": partial(check_steps, TWO, way=by_function),
+    "after a call": partial(check_steps, TWO, way=after_a_call),
+    "recompute": partial(check_steps, TWO, way=by_sens, change=recompute),
+    "turns": check_turns,
+    "accumulated": check_accumulated,
+}

@@ -10,8 +10,8 @@ from tests.train.flash_attention.support.arrays import draw
 BATCH, HEADS, SEQ, HEAD_DIM = 2, 2, 24, 16
 
 
-def masked(x, mask):
-    return flash_attention(x, x, x, mask)
+def masked(x, mask, numbers):
+    return flash_attention(x, x, x, mask) + flash_attention(x, x, x, numbers)
 
 
 def masked_in_bytes(x, mask, bias, slopes):
@@ -44,7 +44,7 @@ IDS[:, :, 0] = 0  # the first query sees the first key
 BITS = RANDOM.integers(0, 256, (BATCH, HEADS, SEQ, SEQ // 8)).astype(np.uint8)
 # Together where a graph would take long to compile for each.
 INPUTS = {
-    masked: (MASK,),
+    masked: (MASK, MASK.astype(np.float16)),
     masked_in_bytes: (MASK.astype(np.uint8), draw(1, 1, 1, SEQ).astype(np.float16), draw(HEADS) ** 2),
     with_ids: (IDS[0].astype(np.int32), IDS[1], np.array([3, 9], np.int32), BITS),
     with_seed: (IDS[0], np.array([3, 9]), np.array([3, 5])),

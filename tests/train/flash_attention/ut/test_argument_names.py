@@ -153,7 +153,9 @@ WRONG = {
     **dict.fromkeys(
         ("alibi_slopes", "block_mask", "s_aux", "attn_mask", "attention_mask", "alibi_mask", "segment_ids"), OPTIONAL
     ),
-    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], ())),
+    **dict.fromkeys(
+        ("cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"), (*INTEGERS, Tensor([0, 4, 2]), [0, 4, 2], (4.0, 6), (0, 9), ())
+    ),
     **dict.fromkeys(("cache_seqlens", "seqlen_offsets"), (*INTEGERS, -1)),
     **dict.fromkeys(("cache_batch_idx", "cache_leftpad", "block_table"), INTEGERS),
     **dict.fromkeys(("indices", "attention_mask_in_length", "unused_mask"), INTEGERS),

@@ -71,6 +71,7 @@ WRONG = {
     "int64": (packed, (*PACKED, ENDS, integers(0, 310, dtype=np.int64)), r"cu_seqlens_k: got \(0, 310\), .* here 300"),
     "sequences": (packed, (*PACKED, integers(9, 180, 300), ENDS), "cu_seqlens_k: got the lengths of 2 sequences, but"),
     "prefix of a sequence": (packed, (*PACKED, ENDS, ENDS, integers(3, 121)), "prefix: got 121, allowed are 0 to 120"),
+    "prefix below 0": (packed, (*PACKED, ENDS, ENDS, integers(-1, 3)), "prefix: got -1"),
     "prefixes": (packed, (*PACKED, ENDS, ENDS, integers(3)), r"prefix: got shape \(1,\), but .*_q has 2 sequences"),
     "prefix": (prefixed, (BATCH, integers(3, 6)), "prefix: got 6, allowed are 0 to 5"),
     "flash_attn": (of_flash_attn, (*PACKED, integers(0, 180, 310), ENDS), "cu_seqlens_q: got"),

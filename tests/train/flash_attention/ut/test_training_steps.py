@@ -9,70 +9,30 @@ from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.training_net import ARRANGEMENTS
-from tests.train.flash_attention.support.training_steps import (
-    after_a_call,
-    by_function,
-    by_sens,
-    check_accumulated,
-    check_steps,
-    check_turns,
-    recompute,
-)
+from tests.train.flash_attention.support.training_steps import TRAININGS, TWO, by_sens, check_steps
 
 BACKENDS = ("cpu", "math", "emulator")
 
 
 @pytest.mark.spread(since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_every_arrangement(arrangement, backend, mode):
-    check_steps(arrangement, backend, by_sens)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_every_step_is_right(name, backend, mode):
+    if name == "recompute":  # MindSpore 2.0 recomputes in graphs only
+        ms.set_context(mode=ms.GRAPH_MODE)
+    TRAININGS[name](backend=backend)
 
 
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("layout", ("BSH", "BNSD"))
-def test_function_of_what_is_around_it(backend, layout):
-    with in_mode("pynative"):
-        check_steps("two alike", backend, by_function, layout)
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_set_grad_and_a_call_before(backend, mode):
-    check_steps("two alike", backend, after_a_call)
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_recompute(backend):
-    with in_mode("graph"):
-        check_steps("two alike", backend, by_sens, change=recompute)
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_networks_in_turns(backend, mode):
-    check_turns(backend)
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_accumulated_gradients(backend, mode):
-    check_accumulated(backend)
-
-
-# Each case has its own process: MindSpore 2.0 may crash in a process that has differentiated much before.
+# In a process of its own: MindSpore 2.0 may crash in a process that has differentiated much before.
 COMPILED = """
 import os
 
 import mindspore as ms
-from tests.train.flash_attention.support.training_steps import by_sens, check_steps
+from tests.train.flash_attention.ut.test_training_steps import check_compiled
 
 ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 try:
-    check_steps("two alike", "{backend}", by_sens, compiled=True)
+    check_compiled("{backend}")
     print("right")
 except RuntimeError as error:
     print(error, flush=True)
@@ -80,15 +40,21 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.spread(since=(2, 8))
+def check_compiled(backend):
+    """Check steps in which PYNATIVE differentiates a network with compiled attention."""
+    check_steps(TWO, backend, by_sens, compiled=True)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_jit_functions_in_pynative(backend, run_python):
-    """PYNATIVE differentiates a network in which attention is compiled."""
-    printed = run_python("-c", COMPILED.format(backend=backend))
-    if OLD and backend != "math":
-        assert "in a function that PYNATIVE differentiates" in printed
+    if not OLD:
+        with in_mode("pynative"):
+            check_compiled(backend)
+    elif backend == "math":
+        assert run_python("-c", COMPILED.format(backend=backend)).splitlines()[-1] == "right"
     else:
-        assert printed.splitlines()[-1] == "right"
+        printed = run_python("-c", COMPILED.format(backend=backend))
+        assert "in a function that PYNATIVE differentiates" in printed
 
 
 class Repeated(nn.Cell):

@@ -12,10 +12,9 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
-from tests.train.flash_attention.support import training_steps as steps
 from tests.train.flash_attention.support.arrays import draw
 from tests.train.flash_attention.support.inference import check_inference
-from tests.train.flash_attention.support.training_net import ARRANGEMENTS
+from tests.train.flash_attention.support.training_steps import TRAININGS
 from tests.train.flash_attention.support.without_gradient import (
     BATCH,
     HEAD_DIM,
@@ -97,13 +96,7 @@ def inputs_without_gradient():
 
 
 CASES = {
-    **{name: functools.partial(steps.check_steps, name, "tik", steps.by_sens) for name in ARRANGEMENTS},
-    "BNSD": functools.partial(steps.check_steps, "two alike", "tik", steps.by_sens, "BNSD"),
-    "by function": functools.partial(steps.check_steps, "two alike", "tik", steps.by_function),
-    "after a call": functools.partial(steps.check_steps, "two alike", "tik", steps.after_a_call),
-    "recompute": functools.partial(steps.check_steps, "two alike", "tik", steps.by_sens, change=steps.recompute),
-    "turns": functools.partial(steps.check_turns, "tik"),
-    "accumulated": functools.partial(steps.check_accumulated, "tik"),
+    **{name: functools.partial(check, backend="tik") for name, check in TRAININGS.items()},
     "dropout": dropout,
     "inference": functools.partial(check_inference, "tik"),
     "inputs without gradient": inputs_without_gradient,

@@ -169,12 +169,7 @@ def taken(case: cases.Case) -> bool:
     return not case.slow and case.alibi != "hiding" and not registry.unknown(call, BACKEND) and not BACKEND.refuse(call)
 
 
-def everyday(case: cases.Case) -> bool:
-    """Return True for a third of the cases, and for slopes of the caller."""
-    return case_list.sample(case, 3) or case.alibi.startswith("slopes")
-
-
-CASES = case_list.params(taken, dtype="float16", everyday=everyday)
+CASES = case_list.params(case_list.covering(case_list.values_of, case_list.in_float16(taken)).__contains__, "float16")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -75,12 +75,11 @@ def bits(result):
     return result.astype(ms.float32).asnumpy()
 
 
-# Graphs are compiled for each layout.
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
-    """Output, logsumexp and the gradients through both have the bits of BNSD."""
+    """Output, logsumexp and the gradients through both have the bits of BNSD. The kernel: native/test_cases.py."""
     case = replace(CASES[name], dtype=dtype)
     first = run_case(case, "cpu")
     cases.check(case, first)

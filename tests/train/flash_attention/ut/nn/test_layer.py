@@ -5,14 +5,14 @@ import inspect
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import BlockMask, FlashAttention, attention_backend, reference
-from flash_attention.call import Call
-from mindspore import Tensor, nn
+from flash_attention import BlockMask, FlashAttention, attention_backend, flash_attention
+from flash_attention.call.layout import CALL_LAYOUTS
+from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cells import Gradients
 from tests.train.flash_attention.support.layer_inputs import draw, inputs, near, truth
 from tests.train.flash_attention.support.layouts import laid_out
-from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 from tests.train.flash_attention.support.versions import dtype_named
 
 BACKENDS = ("math", "cpu")
@@ -40,33 +40,61 @@ def test_the_positional_signature_is_the_one_users_have():
     assert all(default is None for _, default in construct[3:])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 576"),
-        ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
-        ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
-    ],
-)
-def test_bad_rules_are_refused_when_the_layer_is_made(arguments, error, message):
-    with pytest.raises(error, match=message):
-        FlashAttention(**{"head_dim": 32, **arguments})
+IDS = Tensor(np.sort(np.random.default_rng(3).integers(-1, 3, (2, 56)), 1).astype(np.int32))
+PREFIX, TILES = Tensor(np.array([3, 30], np.int32)), np.array([[[[1]], [[0]], [[1]], [[1]]]] * 2)
+#: By name: arguments of the layer, and what its call gets beside query, key and value.
+CALLS = {
+    "causal": ({"causal": True, "scale": 0.3, "softcap": 2.0}, {}),
+    "window": ({"window_size": (9, 3), "causal_alignment": "bottom_right"}, {}),
+    "blocks": ({"prev_block_num": 0, "next_block_num": 0, "tiling_stgy_name": "sparse_64"}, {}),
+    "width of values": ({"value_head_dim": 16}, {}),
+    "mask": ({}, {"attention_mask": Tensor(np.random.default_rng(1).random((2, 40, 56)) < 0.3)}),
+    "compact mask": ({}, {"attention_mask": Tensor(TRIANGLE)}),
+    "computed bias": ({"alibi": True}, {}),
+    "bias": ({"alibi": True}, {"alibi_mask": draw(2, 4, 1, 56, seed=4)}),
+    "bias without gradient": ({"alibi": True, "alibi_grad": False}, {"alibi_mask": draw(2, 4, 1, 56, seed=4)}),
+    "slopes": ({"alibi": True}, {"alibi_slopes": Tensor(np.float32([0.1, 0.2, 0.3, 0.4]))}),
+    "sinks": ({"causal": True}, {"sinks": draw(4), "prefix": PREFIX}),
+    "segments": ({}, {"segment_ids": IDS[:, :40], "kv_segment_ids": IDS}),
+    "own tiles": ({"block_mask": BlockMask(TILES)}, {}),
+    "tiles": ({}, {"block_mask": Tensor(TILES.astype(np.uint8))}),
+    **{layout: ({"input_layout": layout}, {}) for layout in CALL_LAYOUTS},
+}
+OF_THE_FUNCTION = {"alibi_mask": "bias", "alibi_grad": "bias_grad"}
 
 
-@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
-def test_every_mask_shape_hides_the_same(backend, mode):
-    query, key, value = inputs(seq_q=56)
-    causal = np.triu(np.ones((56, 56)), 1)
-    expected = truth(query, key, value, causal=True).output
-    layer = FlashAttention(32, backend=backend)
-    masks = [causal, causal[None], np.broadcast_to(causal, (2, 56, 56)), np.broadcast_to(causal, (2, 1, 56, 56))]
-    for mask in masks:
-        near(layer(query, key, value, Tensor(mask.astype(np.float16))), expected)
-    for dtype in (np.float32, np.uint8, np.bool_):
-        near(layer(query, key, value, Tensor(causal.astype(dtype))), expected)
-    near(layer(query, key, value, Tensor(TRIANGLE)), expected)
-    near(layer(query, key, value, Tensor(TRIANGLE[0])), expected)
-    near(FlashAttention(32, causal=True, backend=backend)(query, key, value), expected)
+@pytest.mark.spread
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_the_bits_and_gradients_of_the_function(name, mode):
+    """A graph of the layer, with other data too, has the bits of the function in PYNATIVE."""
+    rules, given = CALLS[name]
+    rules, names = {"batch": 2 if name == "TH" else None, **rules}, tuple(given)
+    layer = FlashAttention(32, backend="cpu", **rules)
+    named = {OF_THE_FUNCTION.get(rule, rule): value for rule, value in rules.items()}
+
+    def function(query, key, value, **given):
+        given = {OF_THE_FUNCTION.get(one, one): tensor for one, tensor in given.items()}
+        return flash_attention(query, key, value, head_dim=32, backend="cpu", **named, **given)
+
+    for factor in (1, -2):
+        width = slice(rules.get("value_head_dim", 32))
+        query, key, value = (one.asnumpy() * np.float32(factor) for one in inputs())
+        arrays = (laid_out(one, rules.get("input_layout", "BNSD")) for one in (query, key, value[..., width]))
+        tensors = (*map(Tensor, arrays), *given.values())
+        places = tuple(place for place, one in enumerate(tensors) if one.dtype == ms.float32)
+
+        def gradients(call, tensors=tensors, places=places):
+            def total(*tensors):
+                output = call(*tensors[:3], **dict(zip(names, tensors[3:])))
+                return (output**2).sum(), output
+
+            found, output = ops.grad(total, places, has_aux=True)(*tensors)
+            return [one.asnumpy() for one in (output[0] if isinstance(output, tuple) else output, *found)]
+
+        with in_mode("pynative"):
+            expected = gradients(function)
+        for one, other in zip(gradients(layer), expected):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
@@ -83,22 +111,6 @@ def test_a_row_for_each_item_of_the_batch(backend, mode):
 
 @pytest.mark.spread
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
-@pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH", "TH"))
-def test_every_layout(layout, backend, mode):
-    query, key, value = inputs()
-    d_output = draw(*query.shape, seed=3)
-    exact = truth(query, key, value, causal=True, d_output=d_output)
-    batch = query.shape[0] if layout == "TH" else None
-    layer = FlashAttention(32, causal=True, input_layout=layout, batch=batch, backend=backend)
-    converted = [Tensor(laid_out(tensor.asnumpy(), layout)) for tensor in (query, key, value, d_output)]
-    output = layer(*converted[:3])
-    assert output.shape == converted[0].shape
-    near(output, laid_out(exact.output, layout))
-    for gradient, expected in zip(Gradients(layer)(*converted), (exact.d_query, exact.d_key, exact.d_value)):
-        near(gradient, laid_out(expected, layout))
-
-
-@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
 def test_output_and_gradients_have_the_dtype_of_the_inputs(dtype, backend, mode):
     dtype = dtype_named(dtype)
@@ -109,60 +121,15 @@ def test_output_and_gradients_have_the_dtype_of_the_inputs(dtype, backend, mode)
     assert [gradient.dtype for gradient in Gradients(layer)(*tensors, output)] == [output.dtype] * 3
 
 
-OPERATORS = [pytest.param(mode, "emulator", marks=pytest.mark.system) for mode in ("graph", "pynative")]
-
-
-@pytest.mark.parametrize(("mode", "backend"), [*MODES_AND_BACKENDS, *OPERATORS], indirect=["mode"])
-@pytest.mark.parametrize("mask_dtype", (np.float16, np.bool_, np.uint8))
-def test_all_gradients_with_a_mask_among_the_inputs(mask_dtype, backend, mode):
-    dtype, error = (np.float16, 8e-3) if backend == "emulator" else (np.float32, 2e-5)
-    query, key, value = inputs(dtype=dtype)
-    mask = (np.random.default_rng(1).random((2, 40, 56)) < 0.3).astype(mask_dtype)
-    d_output = draw(*query.shape, seed=3, dtype=dtype)
-    exact = truth(query, key, value, mask=mask[:, None], d_output=d_output)
-    gradients = Gradients(FlashAttention(32, backend=backend))(query, key, value, Tensor(mask), d_output)
-    assert len(gradients) == 4
-    for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value)):
-        near(gradient, expected, error)
-    assert gradients[3].shape == mask.shape
-    assert not gradients[3].asnumpy().any()
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
+def test_what_belongs_to_another_layer_is_refused():
     query, key, value = inputs()
-    alibi = draw(2, 4, 1, 56, seed=4)
-    d_output = draw(*query.shape, seed=3)
-    call = Call(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
-    arrays = (tensor.asnumpy() for tensor in (query, key, value))
-    exact = reference.truth(call, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
-    asked = Gradients(FlashAttention(32, alibi=True, backend=backend))(query, key, value, None, alibi, d_output)
-    assert len(asked) == 4
-    near(asked[0], exact.d_query)
-    near(asked[3], exact.d_bias, 1e-4)
-    layer = FlashAttention(32, alibi=True, alibi_grad=False, backend=backend)
-    spared = Gradients(layer)(query, key, value, None, alibi, d_output)
-    near(spared[0], exact.d_query)
-    assert not spared[3].asnumpy().any()
-
-
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend=backend)
-    alibi = draw(2, 4, 1, 56)
-    for arguments, error, message in (
-        ((query[0], key, value), ValueError, "query: got rank 3"),
-        ((query, key.astype(ms.float16), value), TypeError, "key: got dtype float16"),
-        ((query, key, value, Tensor(np.ones((2, 56, 40), np.uint8))), ValueError, "attention_mask: got shape"),
-        ((query, key, value, None, alibi), ValueError, "alibi_mask: given to a layer with alibi=False"),
-        (tuple(draw(2, 2, 8, 16) for _ in range(3)), ValueError, "query: got head_dim 16 .* layer's head_dim 32"),
+    for rules, arguments, message in (
+        ({}, (query, key, value, None, draw(2, 4, 1, 56)), "alibi_mask: given to a layer with alibi=False"),
+        ({}, tuple(draw(2, 2, 8, 16) for _ in range(3)), "query: got head_dim 16 .* layer's head_dim 32"),
+        ({"input_layout": "TH"}, (), "batch: needed with input_layout TH"),
     ):
-        with pytest.raises(error, match=message):
-            layer(*arguments)
-    near(layer(query, key, value), truth(query, key, value).output)
+        with pytest.raises(ValueError, match=message):
+            FlashAttention(32, **rules)(*arguments)
 
 
 def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
@@ -179,15 +146,7 @@ def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
         near(FlashAttention(32)(query, key, value), truth(query, key, value).output)
 
 
-@pytest.mark.spread(since=(2, 8))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_lengths_may_change_from_call_to_call(backend, mode):
-    layer = FlashAttention(32, causal=True, backend=backend)
-    for seq in (7, 130, 7):
-        query, key, value = inputs(seq_q=seq, seq_k=seq)
-        near(layer(query, key, value), truth(query, key, value, causal=True).output)
-
-
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_views_that_are_not_contiguous(backend, mode):
     tensors = [draw(2, 40, 4, 64, seed=index) for index in range(3)]
@@ -207,22 +166,24 @@ def test_views_that_are_not_contiguous(backend, mode):
     near(Net()(*tensors), truth(*copies).output)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_several_layers_with_different_rules_in_one_network(backend, mode):
+def test_several_layers_in_one_network_at_several_lengths(mode):
+    rules = {"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": True}
+
     class Net(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.first = FlashAttention(32, causal=True, backend=backend)
-            self.second = FlashAttention(32, window_size=(3, 3), backend=backend)
-            self.third = FlashAttention(32, alibi=True, backend=backend)
+            self.first = FlashAttention(32, causal=True)
+            self.second = FlashAttention(32, window_size=(3, 3))
+            self.third = FlashAttention(32, alibi=True)
 
         def construct(self, query, key, value):
             return self.first(query, key, value), self.second(query, key, value), self.third(query, key, value)
 
-    query, key, value = inputs()
-    outputs = Net()(query, key, value)
-    for output, rules in zip(outputs, ({"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": True})):
-        near(output, truth(query, key, value, **rules).output)
+    net = Net()
+    for seq in (7, 130, 7):
+        given = inputs(seq_q=seq, seq_k=seq)
+        for output, one in zip(net(*given), rules):
+            near(output, truth(*given, **one).output)
 
 
 def test_repr_and_attributes():

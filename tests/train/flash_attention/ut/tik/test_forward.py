@@ -1,4 +1,4 @@
-"""Test the forward operator against float64 on shared cases and adverse data, in strict mode."""
+"""Test the forward operator against float64 on adverse data, in strict mode; the shared cases: test_backward.py."""
 
 import numpy as np
 import pytest
@@ -6,22 +6,11 @@ from flash_attention import reference
 from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import describe
 
-from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import shared_cases
 from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
-from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
-
-
-@pytest.mark.parametrize("case", shared_cases.of_every_day())
-def test_representative_cases(tik, execute, case):
-    cases.check(case, run_forward(tik, execute, case))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", case_list.params(shared_cases.within_limits, dtype="float16"))
-def test_all_cases(tik, execute, case):
-    cases.check(case, run_forward(tik, execute, case))
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays
 
 
 @pytest.mark.spread
