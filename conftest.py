@@ -22,7 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-OPTIONAL_MARKS = {"slow", "system", "distributed", "builds", "versions", "clients", "card", "arm", "fuzz", "ascend"}
+OPTIONAL_MARKS = {"slow", "system", "distributed", "builds", "versions", "clients", "card", "arm", "fuzz"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,11 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--all", action="store_true", help="also run the marked tests, but for the virtual card's: hours")
     group.addoption(
         "--card", action="store_true", help="run the tests of the virtual card, with --all the slow ones too"
-    )
-    group.addoption(
-        "--asynchronous",
-        action="store_true",
-        help="run the operators of every test in the background, as MindSpore does by default",
     )
     group.addoption(
         "--device",
@@ -55,8 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
         asked.update(OPTIONAL_MARKS - {"card"})
     if config.getoption("--card"):
         asked.add("card")
-    if config.getoption("--device") == "ascend":
-        asked.add("ascend")
     only_cards = config.getoption("--card")
 
     def runs(item: pytest.Item) -> bool:
@@ -76,8 +69,8 @@ def mark_slow(items: list) -> None:
     """Mark cases slow of the tests marked `spread`: of the product of their axes a choice runs every day.
 
     The choice has every value of every axis; `spread(2)` has every pair of values of two axes. Of equally good cases it
-    takes the one whose values it has least. With `since` the cases show faults of MindSpore before that release. Under
-    an older MindSpore none is slow.
+    takes the mode that it has less often, then the first. With `since` the cases show faults of MindSpore before that
+    release. Under an older MindSpore none is slow.
     """
     tests: dict[str, dict] = {}
     for item in items:
@@ -89,16 +82,11 @@ def mark_slow(items: list) -> None:
         together = set(itertools.combinations(values, *(mark.args or (1,))))
         tests.setdefault(item.nodeid.partition("[")[0], {})[item] = together
     for left in tests.values():
-        missing, had = set().union(*left.values()), collections.Counter()
-
-        def worth(case: pytest.Item, left=left, missing=missing, had=had) -> tuple[int, int]:
-            return len(left[case] & missing), -sum(had[one] for one in left[case])
-
+        missing, modes = set().union(*left.values()), collections.Counter()
         while missing:
-            chosen = max(left, key=worth)
-            together = left.pop(chosen)
-            missing -= together
-            had.update(together)
+            chosen = max(left, key=lambda case: (len(left[case] & missing), -modes[case.callspec.params.get("mode")]))
+            modes[chosen.callspec.params.get("mode")] += 1
+            missing -= left.pop(chosen)
         for case in left:
             case.add_marker(pytest.mark.slow)
 

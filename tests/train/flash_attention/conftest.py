@@ -54,7 +54,7 @@ def run_python():
 
 @pytest.fixture(autouse=True)
 def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
-    """Let each operator in PYNATIVE end first, unless the test is marked asynchronous.
+    """Let each operator in PYNATIVE end first, unless the test is marked asynchronous or all tests run.
 
     By default MindSpore hands operators to threads, which spin while they wait: up to three times the processor time.
     """
@@ -62,7 +62,7 @@ def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
     if mindspore is None:
         return
     marked = request.node.get_closest_marker("asynchronous") is not None
-    waits = not (marked or request.config.getoption("--asynchronous"))
+    waits = not (marked or request.config.getoption("--all"))
     if mindspore.get_context("pynative_synchronize") != waits:  # MindSpore warns at each call of set_context
         mindspore.set_context(pynative_synchronize=waits)
 

@@ -1,6 +1,4 @@
-"""Test uses of layers: `Model.train`, calls from threads, a call after a fork, lists in cells."""
-
-import threading
+"""Test uses of layers: `Model.train`, a call after a fork, lists in cells."""
 
 import mindspore as ms
 import numpy as np
@@ -80,27 +78,6 @@ def test_model_train_learns_with_and_without_data_sinking(sink_size, mode, tmp_p
     assert ms.load_checkpoint(str(tmp_path / "block.ckpt"), restored)
     tokens = Tensor(next(batches())[0])
     np.testing.assert_array_equal(restored(tokens).asnumpy(), block.set_train(False)(tokens).asnumpy())
-
-
-def test_threads_share_a_layer():
-    """The calls are in PYNATIVE, because threads that call one compiled graph hang MindSpore 2.10 with any operator."""
-    layer = FlashAttention(DIM, causal=True)
-    random = np.random.default_rng(4)
-    inputs = [Tensor(random.standard_normal((1, HEADS, seq, DIM)).astype(np.float32)) for seq in (7, 24, 65, 130)]
-    expected = [layer(one, one, one).asnumpy() for one in inputs]
-    failed = []
-
-    def call(index):
-        for _ in range(10):
-            if not np.array_equal(layer(inputs[index], inputs[index], inputs[index]).asnumpy(), expected[index]):
-                failed.append(index)
-
-    threads = [threading.Thread(target=call, args=(index,)) for index in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads) and failed == []
 
 
 FORK = """

@@ -104,7 +104,7 @@ def assert_same(first, second, error=0.0):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_set_seed_decides_all_draws(backend, mode):
     """The draws are the same again, in the other mode, and where layers are recomputed."""
 
@@ -115,7 +115,8 @@ def test_set_seed_decides_all_draws(backend, mode):
 
     first = seeded(5)
     assert_same(first, seeded(5))
-    assert_same(first, seeded(5, "graph" if mode == "pynative" else "pynative"), 1e-4)
+    if backend == "cpu":  # seeds know no backend, and graphs of backend math take seconds
+        assert_same(first, seeded(5, "graph" if mode == "pynative" else "pynative"), 1e-4)
     if not OLD or mode == "graph":  # MindSpore 2.0 recomputes in graphs only
         assert_same(first, seeded(5, recompute=True), 1e-5)
     assert np.abs(first[0][0] - seeded(6)[0][0]).max() > 0.1
@@ -123,7 +124,7 @@ def test_set_seed_decides_all_draws(backend, mode):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_without_reentrance_and_early_stop_layers_called_twice_are_recomputed_too(backend, mode):
     if "early_stop" not in inspect.signature(nn.Cell.recompute).parameters:
         pytest.skip("this MindSpore has no early_stop")

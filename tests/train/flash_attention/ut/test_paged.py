@@ -33,7 +33,7 @@ def numbers(*values) -> Tensor:
     return Tensor(np.array(values, np.int32))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("rules", RULES, ids=list(map(str, range(len(RULES)))))
 @pytest.mark.parametrize("block_size", (16, 24))
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))

@@ -163,20 +163,6 @@ CALLS = {
 }
 
 
-#: Of each kind what shows most for its time.
-CHOSEN = (
-    ("inputs", "plain"),
-    ("inputs", "bias"),
-    ("inputs", "sinks"),
-    ("sizes", "keys"),
-    ("packed", "plain"),
-    ("packed", "sinks"),
-    ("rotary", "plain"),
-    ("rotary", "width"),
-    ("alike", "other dense"),
-    ("alike", "other packed"),
-    ("alike", "other rotary"),
-)
 #: Pairs of the first call of a kind and each other call.
 PAIRS = [((kind, first), (kind, other)) for kind, (first, *others) in CALLS.items() for other in others]
 IN_A_GRAPH = tuple(way for way in WAYS if way != "pynative")
@@ -208,11 +194,6 @@ def check(names, way, folder):
         # Rotary embedding in PYNATIVE of MindSpore 2.0 consists of other operations.
         bound = 1e-5 if OLD and calls[number].function == "rotary_embedding" else 0
         np.testing.assert_allclose(found[name], wanted[name], bound, bound, err_msg=f"{names[number]}: {name}")
-
-
-@pytest.mark.parametrize(("way", "order"), [("graph", 1), ("jit", -1), ("pynative around jit", -1)])
-def test_chosen_calls(way, order, folder):
-    check(CHOSEN[::order], way, folder)
 
 
 @pytest.mark.spread

@@ -73,9 +73,14 @@ def test_cpu(case, mode):
     check(case, "cpu", data=True, exact=True)
 
 
+# Shorter than the cases of cpu: math has no tiles, and the emulator takes a second for some hundred tokens.
+SHORT = {"queries": (5, 0, 33, 1, 7), "keys": (5, 4, 36, 0, 20)}
+HALF = {**SHORT, "dtype": "float16"}
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize("way", ("data", "constants", "data of a graph"))
-@pytest.mark.parametrize("case", varlen.params(costly=True))
+@pytest.mark.parametrize("case", varlen.params(costly=True, **SHORT))
 def test_math(case, way):
     in_graph = way == "data of a graph" and not case.dropout  # drawn bits need constant lengths there
     with in_mode("graph" if in_graph else "pynative"):
@@ -202,9 +207,6 @@ def test_bad_biases_and_bits_are_named():
             flash_attention_varlen(*half, *lengths, **given, backend="emulator")
 
 
-# Shorter than other backends' cases: the emulator takes a second for some hundred tokens.
-SHORT = {"queries": (5, 0, 33, 1, 7), "keys": (5, 4, 36, 0, 20), "dtype": "float16"}
-
 GRAPHS_ARE_SLOW = pytest.mark.parametrize(
     "mode", ("pynative", pytest.param("graph", marks=pytest.mark.slow)), indirect=True
 )
@@ -216,14 +218,14 @@ def taken_as_data(case: VarlenCase) -> bool:
 
 
 @GRAPHS_ARE_SLOW
-@pytest.mark.parametrize("case", varlen.params(taken_as_data, costly=True, **SHORT))
+@pytest.mark.parametrize("case", varlen.params(taken_as_data, costly=True, **HALF))
 def test_lengths_are_data(case, mode):
     check(case, "emulator", data=True, exact=False)
 
 
 @pytest.mark.spread
 @pytest.mark.parametrize(
-    "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **SHORT)
+    "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **HALF)
 )
 def test_with_constant_lengths_each_sequence_that_runs_alone_has_the_bits_of_a_call(case, mode):
     check(case, "emulator", data=False, exact=not taken_as_data(case))

@@ -10,13 +10,16 @@ from flash_attention.dropout import philox
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.cases import Case
-from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 from tests.train.flash_attention.support.random_cases import random_case
 from tests.train.flash_attention.support.run import run_case
 
 BACKENDS = ("math", "cpu")
 # Beside these the TIK operators, which take float16 alone.
-AND_EMULATOR = (*BACKENDS, pytest.param("emulator", marks=pytest.mark.system))
+AND_EMULATOR = (
+    *MODES_AND_BACKENDS,
+    *(pytest.param(mode, "emulator", marks=pytest.mark.system) for mode in ("graph", "pynative")),
+)
 DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
 
 
@@ -56,7 +59,7 @@ def test_in_a_graph(case, backend):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("backend", AND_EMULATOR)
+@pytest.mark.parametrize(("mode", "backend"), AND_EMULATOR, indirect=["mode"])
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
     # Of a rate that 16 bits hold: given decisions are divided by 1 - rate, drawn ones by the share that is kept.
     case = replace(DROPOUT, dropout=0.25, dtype="float16" if backend == "emulator" else DROPOUT.dtype)
@@ -81,7 +84,7 @@ def test_given_bits_rule(backend):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
     expected = run_case(DROPOUT, backend, seed=(5, 7)).output
     np.testing.assert_array_equal(run_case(DROPOUT, backend, seed=(5 + (9 << 32), 7 - (1 << 32))).output, expected)
@@ -90,14 +93,14 @@ def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
 
 @pytest.mark.asynchronous
 @pytest.mark.spread
-@pytest.mark.parametrize("backend", AND_EMULATOR)
+@pytest.mark.parametrize(("mode", "backend"), AND_EMULATOR, indirect=["mode"])
 def test_two_runs_are_bit_equal(backend, mode):
     """Runs of the operators and the native kernel are bit-equal in both modes."""
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)
     case = replace(case, batch=1, seq_q=40, seq_k=45, alibi="computed") if backend == "emulator" else case
     with in_mode(mode if backend == "math" else "pynative"):
         first = run_case(case, backend)
-    for _ in range(1 if backend == "emulator" else 3):
+    for _ in range(3 if backend == "cpu" else 1):
         cases.assert_same(run_case(case, backend), first)
 
 

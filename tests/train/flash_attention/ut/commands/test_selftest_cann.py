@@ -21,6 +21,7 @@ from flash_attention.kernels.tik import signatures
 from emulator.virtual_ascend.tests.card import PACKAGES, ROOT
 
 pytest.importorskip("tikemu")
+pytestmark = pytest.mark.system
 virtual_elf = pytest.importorskip("virtual_ascend.elf")
 
 CANN = ROOT / "emulator/virtual_ascend/virtual_ascend/cann"
@@ -307,7 +308,6 @@ def through_runtime(place: Path, *options: str, **variables: object) -> subproce
     return on_card(place, *SELFTEST, *words, *options, **{"ASCEND_CUSTOM_OPP_PATH": "", **variables})
 
 
-@pytest.mark.system
 def test_experiments_through_the_runtime(card: Path):
     status, told, warned = finish(through_runtime(card))
     assert status == 0 and "through runtime" in told, told + warned

@@ -87,7 +87,7 @@ def test_on_the_emulated_operators():
     np.testing.assert_allclose(last.asnumpy()[0], expected[-3:], **CLOSE)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", ["cpu", "math", "emulator"])
 @pytest.mark.parametrize("padded, with_lse", [(True, False), (False, True), (True, True)])
 def test_hidden_pages_are_not_read(mode, backend, padded, with_lse):
@@ -202,7 +202,7 @@ def loss(q, k, v, ends_q, ends_k, slopes):
     return (output**2).sum() + output.sum(), output
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("slopes", [None, Tensor(normal(3, 4))], ids=["plain", "slopes"])
 @pytest.mark.parametrize("more", [(4, 0), (0, 3), (5, 2)], ids=str)
 def test_rows_behind_the_sequences_are_zeros(mode, more, slopes):

@@ -140,7 +140,7 @@ def test_keys_of_other_lengths_than_queries_are_refused_under_a_triangle(mode):
         assert np.isnan(Calls(score)(*given)[0][3].asnumpy()).any()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("layout", ("BSH", "BNSD"))
 @pytest.mark.parametrize("by", ("argument", "patch", "jit config"))
 def test_next_tokens_0_without_a_mask_is_what_was_decided(mode, layout, by, monkeypatch):
@@ -202,7 +202,7 @@ class Update(nn.Cell):
         return ops.depend(first, second)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ((6, 32), (2, 3, 32), (6, 2, 16), (1, 6, 32)))
 @pytest.mark.parametrize("latent", (False, True))
@@ -232,7 +232,7 @@ def test_reshape_and_cache_writes_every_form_of_tokens(mode, dtype, shape, laten
 # Paged attention
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ("TH", "B1H", "1TH"))
 def test_paged_attention_of_one_token_each(mode, dtype, shape):
@@ -255,7 +255,7 @@ def test_paged_attention_of_one_token_each(mode, dtype, shape):
 MASKS = ("none", "trapezoidal", "added", "one")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("ragged", (False, True))
@@ -316,7 +316,7 @@ def test_latent_attention_takes_the_first_columns_of_its_cache_as_values(mode, d
     assert_right(result, by_sequence((1, 1, 1), query, keys, [one[..., :12] for one in keys], lambda *_: 0), dtype)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("place", ("alibi_mask", "antiquant_scale"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_paged_attention_mask_adds_a_bias_for_each_head(mode, place, dtype):
@@ -376,7 +376,7 @@ def test_what_paged_attention_refuses_is_named(case):
 # Rotary embedding
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cos_format", (0, 1, 2, 3))
 @pytest.mark.parametrize("form", ("packed", "padded", "rows"))
@@ -418,7 +418,7 @@ def test_lengths_beside_a_table_that_do_not_add_up_are_an_error_or_nan(mode):
         assert np.isnan(Calls(ApplyRotaryPosEmb(2))(*given)[0][0].asnumpy()).all()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turn", (0, 1))
 @pytest.mark.parametrize("shape", ((1, 1, 5, DIM), (2, 5, 1, DIM), (1, 3, 1, DIM), (2, 3, 5, DIM)))

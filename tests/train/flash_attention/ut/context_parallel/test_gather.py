@@ -147,6 +147,7 @@ def test_gathered_parts_and_their_gradients(order, axis, on_cpu, mode, monkeypat
         np.testing.assert_array_equal(gradient.asnumpy(), split.split(weight, rank, axis))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("way", ("graph", "jit in pynative"))
 @pytest.mark.parametrize("layout", ("BNSD", "SBH"))
 def test_a_graph_has_the_gradients_of_pynative(layout, way, monkeypatch):

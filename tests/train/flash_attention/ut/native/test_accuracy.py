@@ -38,7 +38,7 @@ def limits_of(case: Case, isa: str) -> reference.Limits:
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("keys", [128, 256, 512])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.spread(2)
+@pytest.mark.spread
 def test_normal_inputs(dtype, keys, head_dim, mask):
     case = case_of(dtype, keys, head_dim, mask)
     for isa in ISAS:
@@ -83,6 +83,7 @@ def test_one_visible_key_leaves_no_gradient_of_scores(dtype, head_dim):
         assert not values(d_query).any() and not values(d_key).any() and values(d_value).all(), isa
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_errors_three_times_as_large_are_refused(dtype, name):

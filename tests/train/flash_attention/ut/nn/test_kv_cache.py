@@ -344,7 +344,7 @@ def turned(rows: np.ndarray, first: int) -> np.ndarray:
     return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("late", (False, True), ids=("before", "behind"))
 @pytest.mark.parametrize("kind", serving.KINDS)
 def test_positions_of_rotary_embeddings(mode, kind, late):

@@ -109,6 +109,7 @@ def slope(function, x, direction, step) -> float:
     return (function(x + step * direction) - function(x - step * direction)) / (2 * step)
 
 
+@pytest.mark.spread
 def test_two_calls_in_a_net_again_with_other_data(mode):
     net, gradient = TwoTurns(), ops.GradOperation()
     for turn, offsets in enumerate((np.array([0, 3, 9], np.int32), np.array([30, 1, 0], np.int32))):
@@ -121,6 +122,7 @@ def test_two_calls_in_a_net_again_with_other_data(mode):
         np.testing.assert_allclose(along, exact, rtol=1e-3)
 
 
+@pytest.mark.spread
 def test_second_derivative(mode, form):
     if mode == "pynative" and (form == "composed" or ms.__version__.startswith("2.7")):
         pytest.skip("MindSpore 2.10 gives wrong numbers of its own operations in PYNATIVE, 2.7 calls no bprop twice")
@@ -134,6 +136,7 @@ def test_second_derivative(mode, form):
     np.testing.assert_allclose((second * direction).sum(), slope(squares, x, direction, np.float32(1e-2)), rtol=1e-2)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("layout, interleaved", (("BSND", True), ("BNSD", False)))
 def test_gradient_of_a_jit_function_in_pynative(layout, interleaved):
     x, upstream, (cos, sin) = random(BATCH, SEQ, HEADS, DIM), random(BATCH, SEQ, HEADS, DIM, seed=1), tables(12)
@@ -150,6 +153,7 @@ def test_gradient_of_a_jit_function_in_pynative(layout, interleaved):
         np.testing.assert_allclose(heads_first(gradient), of_x, atol=2e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_gradients(mode, dtype):
     """One table has another dtype than x, and the gradients have subnormal numbers."""
@@ -188,6 +192,7 @@ def test_jit_and_layout():
     np.testing.assert_allclose(turned(output.asnumpy()), expected(x, cos, sin, False, OFFSETS), atol=2e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_rounds_once(mode, dtype):
     (cos, sin), kind = tables(DIM), dtype_named(dtype)
@@ -208,6 +213,7 @@ class Plain(nn.Cell):
         return rotary_embedding(x, cos, sin)
 
 
+@pytest.mark.spread
 def test_mixed_precision_and_dynamic_batches(mode, form):
     """Rotary embedding keeps its dtypes in a network of mixed precision. Only the batch may have an unknown size."""
     tensors = [Tensor(array) for array in (random(BATCH, SEQ, HEADS, DIM), *tables(DIM))]

@@ -117,6 +117,7 @@ def _check_strictly(attention: Call, arrays: dict, exact, actual: dict) -> None:
             assert got <= allowed, f"{name} {measure.__name__}: {got:.3g}, allowed {allowed:.3g}"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize(("sigma", "outliers"), ((1.0, 1.0), (4.0, 1.0), (1.0, 6.0)))
 def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma, outliers):
@@ -230,6 +231,7 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(
         assert np.array_equal(array, results[1][name]), name
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (40, 128))
 @pytest.mark.parametrize("seq_k", (1, 17, 33))
 def test_fewer_keys_than_a_row_block_has_rows(tik, execute, seq_k, head_dim):

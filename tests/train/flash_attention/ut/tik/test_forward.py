@@ -45,6 +45,7 @@ def test_exponents_at_the_bound_of_what_goes_uncut(tik, execute, largest):
     check_closely(problem, [query, key, value], *forward(tik, execute, problem, query, key, value), 3.0, 2.0**-7)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("tiling", ("single128", "pair128"))
 @pytest.mark.parametrize(("size", "factor"), ((120.0, 8.0), (350.0, 60.0)))
 def test_scores_past_the_range_of_float16(tik, execute, size, factor, tiling):
@@ -62,6 +63,7 @@ def test_two_runs_are_bit_equal_and_so_are_shards(tik, execute):
     shared_cases.check_shards(tik, execute, whole, shard)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("softcap", (0.0, 50.0))
 @pytest.mark.parametrize("hidden", ("mask", "window"))
 def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap):

@@ -89,6 +89,7 @@ def _check(attention: Call, arrays: list, actual: reference.Attention, **feature
     check_call(attention, arrays[:3], actual, d_output=arrays[3], **features)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (64, 80, 128))
 @pytest.mark.parametrize("data", DATA)
 def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
@@ -97,6 +98,7 @@ def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("fields", ({}, {"causal": True, "sinks": True}, {"softcap": 30.0}), ids=str)
 @pytest.mark.parametrize("head_dim", (16, 128, pytest.param(256, marks=pytest.mark.slow)))
 def test_great_gradients_of_the_output_are_right_and_set_nothing(tik, execute, fields, head_dim):

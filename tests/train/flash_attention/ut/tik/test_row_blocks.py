@@ -89,6 +89,7 @@ def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, caus
     check_shards(tik, execute, whole, shard)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (192, 256))
 @pytest.mark.parametrize("causal", (False, True))
 def test_sample_that_misses_the_largest_scores_is_found_out(tik, execute, head_dim, causal):

@@ -82,7 +82,7 @@ def test_what_the_decoding_kernels_lack_is_named():
         paged_attention(query, *caches, tables, lengths, causal=False, alibi=True, backend="emulator")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("value_dim", (24, 40))
 @pytest.mark.parametrize("backend", ("cpu", "math", "emulator"))
 def test_heads_of_any_size_in_caches_that_are_rounded_up(value_dim, backend, mode):
