@@ -18,6 +18,11 @@ MODES_AND_BACKENDS = (
     pytest.param("graph", "math", marks=pytest.mark.slow),
 )
 
+#: For the fixture `mode`, where a graph takes seconds to compile and another test of every day compiles the like.
+GRAPHS_ARE_SLOW = pytest.mark.parametrize(
+    "mode", ("pynative", pytest.param("graph", marks=pytest.mark.slow)), indirect=True
+)
+
 
 @contextlib.contextmanager
 def in_mode(name: str) -> Iterator[None]:

@@ -11,6 +11,8 @@ from flash_attention.backends import registry
 from flash_attention.kernels.tik import operators
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.support.modes import GRAPHS_ARE_SLOW
+
 MASKS = [BlockMask(np.random.default_rng(seed).random((1, 2, 3, 3)) < 0.5) for seed in range(3)]
 
 
@@ -60,6 +62,7 @@ def test_layers_in_one_network_keep_their_own_tiles(mode):
     np.testing.assert_allclose(ours, truth, atol=2e-4)
 
 
+@GRAPHS_ARE_SLOW
 def test_the_tik_operators_keep_them_too(mode, monkeypatch):
     """The lists of a layer's mask are made once, the lists of other masks in each call.
 

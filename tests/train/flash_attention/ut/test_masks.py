@@ -10,6 +10,7 @@ from flash_attention.compat.mindspore_ops import flash_attention_score
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.layer_inputs import inputs, near, truth
+from tests.train.flash_attention.support.modes import GRAPHS_ARE_SLOW
 
 BACKENDS = "emulator", "cpu", "math"
 #: By dtype, what stands for "hidden".
@@ -48,7 +49,7 @@ def mask_of(hidden, dtype):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.slow)], indirect=True)
+@GRAPHS_ARE_SLOW
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", VALUES)
 @pytest.mark.parametrize("shape", SHAPES)

@@ -20,7 +20,7 @@ from tests.train.flash_attention.support.arrays import draw, ends
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import SEED
 from tests.train.flash_attention.support.cells import Call, Sloped
-from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.modes import GRAPHS_ARE_SLOW, in_mode
 from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
 from tests.train.flash_attention.support.varlen import VarlenCase
 
@@ -205,11 +205,6 @@ def test_bad_biases_and_bits_are_named():
     for given in ({"bias": bias.astype(ms.float16)}, {"keep_bits": bits, "dropout_rate": 0.5}):
         with pytest.raises(RuntimeError, match=f"lengths are data the TIK operators take no {next(iter(given))}"):
             flash_attention_varlen(*half, *lengths, **given, backend="emulator")
-
-
-GRAPHS_ARE_SLOW = pytest.mark.parametrize(
-    "mode", ("pynative", pytest.param("graph", marks=pytest.mark.slow)), indirect=True
-)
 
 
 def taken_as_data(case: VarlenCase) -> bool:
