@@ -120,6 +120,7 @@ def assert_right(found, expected):
     assert all(error.ok for error in errors), [str(error) for error in errors]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("layout", ("BSH", "BNSD", "SBH", "BSND"))
 def test_every_layout_gives_attention_and_its_gradients(layout, mode):
     *inputs, d_output = arrays(24, 40)
@@ -168,6 +169,7 @@ def test_every_sparse_mode_hides_what_it_says(case, mode):
     assert_right(found, exact(inputs, d_output, hidden))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", (tuple, list, np.array))
 def test_mode_5_shows_the_prefix_of_each_batch_item_besides_the_lower_right_triangle(kind, mode):
     seq_q, seq_k, lengths = 24, 40, (17, 30)
@@ -178,6 +180,7 @@ def test_mode_5_shows_the_prefix_of_each_batch_item_besides_the_lower_right_tria
     assert_right(found, exact(inputs, d_output, outside | mask))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("keep_prob", (0.9, 0.01))
 @pytest.mark.parametrize("dtype", (np.float16, np.float32))
 def test_bits_decide_what_is_kept_and_keep_prob_scales_it(keep_prob, dtype, mode):
@@ -224,6 +227,7 @@ def masked_scores(inputs, hidden, shift):
     return np.where(hidden, -np.inf, scores)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype, factor", [(np.float16, 1), (np.float32, 1), (np.float32, 30)])
 def test_the_primitive_gives_the_true_maximum_and_sum_of_every_row(dtype, factor, mode):
     *inputs, d_output = arrays(24, 40, dtype=dtype)

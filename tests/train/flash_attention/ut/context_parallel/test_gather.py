@@ -189,6 +189,7 @@ class _WithTiles(nn.Cell):
         return self.layer(query, key, value, block_mask=self.tiles)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("order", ("zigzag", "contiguous"))
 def test_tiles_are_the_layers_or_those_of_a_call(order, mode, monkeypatch):
     """One process holds all chunks, and so has what the whole sequence has."""

@@ -82,6 +82,7 @@ def test_every_step_is_right(way, backend, update, kind):
     check_two(backend, kind, lambda cell: as_called(cell, way))
 
 
+@pytest.mark.spread
 @KINDS
 def test_a_graph_for_each_number_of_tokens(mode, options):
     cache = garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
