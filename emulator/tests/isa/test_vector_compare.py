@@ -113,8 +113,7 @@ def test_stale_handle():
         if strict:
             bench.refuses(TikError, "one register per core", "vsel", 128, 0, z, stale, x, y, 1, 1, 1, 1, 8, 8, 8)
         else:
-            with pytest.warns(TikWarning, match="one register per core"):
-                bench.call("vsel", 128, 0, z, stale, x, y, 1, 1, 1, 1, 8, 8, 8)
+            bench.warns("one register per core", "vsel", 128, 0, z, stale, x, y, 1, 1, 1, 1, 8, 8, 8)
             assert (z.values == 2).all()
 
 
@@ -128,8 +127,7 @@ def test_comparison_in_place_needs_one_repeat(strict, bench):
     floats = type(view)(**{**view.__dict__, "dtype": "float32", "shape": (256,)})
     overlapping.call("vec_cmpv_eq", y, floats, floats, 1, 8, 8)
     assert (y.values[:8] == 255).all()
-    with pytest.raises(TikParamError, match="only when repeat_times is 1"):
-        overlapping.call("vec_cmpv_lt", y, floats, floats, 4, 8, 8)
+    overlapping.refuses(TikParamError, "only when repeat_times is 1", "vec_cmpv_lt", y, floats, floats, 4, 8, 8)
 
 
 def test_wrong_handle(bench):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
+from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError
 
 from emulator.tests.support.bench import Bench, three_tensors
 
@@ -11,8 +11,7 @@ def test_mask_mode_and_stride_unit():
     b, x, y, _ = three_tensors()
     b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, mask_mode="normal")
     b.call("vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 0)
-    with pytest.warns(TikWarning, match='mask_mode="counter"'):
-        b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
+    b.warns('mask_mode="counter"', "vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
     b.refuses(TikParamError, "mask_mode must be", "vec_adds", 128, y, x, 1.0, 1, 8, 8, "other")
     b.refuses(TikUnsupportedArgumentError, "stride_unit must be 0", "vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 1)
     strict, x, y, _ = three_tensors(strict=True)
@@ -52,8 +51,7 @@ def test_scratch_that_is_too_small(name, dtype, work, needed):
 def test_scratch_of_rsqrt_is_uncertain():
     b, x, y, _ = three_tensors("float32")
     small = b.ub(np.zeros(4 * 64 - 1, np.float32))
-    with pytest.warns(TikWarning, match="at least 256 elements"):
-        b.call("vec_rsqrt_high_preci", 64, y, x, small, 1, 8, 8)
+    b.warns("at least 256 elements", "vec_rsqrt_high_preci", 64, y, x, small, 1, 8, 8)
     b, x, y, _ = three_tensors("float32", strict=True)
     with pytest.raises(TikParamError, match="at least 256 elements"):
         b.call("vec_rsqrt_high_preci", 64, y, x, b.ub(np.zeros(4 * 64 - 1, np.float32)), 1, 8, 8)
@@ -65,8 +63,7 @@ def test_high_precision_takes_slices():
     b.call("vec_rec_high_preci", 64, y[64:], x[64:128], work, 1, 8, 8)
     b.refuses(TikParamError, "src is one element", "vec_rec_high_preci", 64, y, x[64], work, 1, 8, 8)
     b, x, y, work = three_tensors("float32")
-    with pytest.warns(TikWarning, match="dst is one element"):
-        b.call("vec_rec_high_preci", 64, y[64], x, work, 1, 8, 8)
+    b.warns("dst is one element", "vec_rec_high_preci", 64, y[64], x, work, 1, 8, 8)
 
 
 def test_scratch_overlaps_nothing():

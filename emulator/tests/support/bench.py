@@ -233,6 +233,11 @@ class Bench:
         with pytest.raises(error, match=match):
             self.call(api, *args, **kwargs)
 
+    def warns(self, match: str, api: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Execute one instruction and check that it warns as ``match`` says. Returns what :meth:`call` does."""
+        with pytest.warns(TikWarning, match=match):
+            return self.call(api, *args, **kwargs)
+
     def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
         """Execute one instruction and compare the memories with the naive interpreter, bit for bit. Returns what
         :meth:`call` does.
