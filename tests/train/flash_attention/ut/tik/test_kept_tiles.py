@@ -57,3 +57,14 @@ def test_more_ways_load_less():
     assert counts == sorted(counts, reverse=True) and counts[-1] < 0.66 * counts[0]
     again = [items[0]] * 9  # fits
     assert loads(again, kept_tiles.plan(again, False, 4, 6), 4) == len(items[0][0])
+
+
+def test_items_that_visit_the_same_tiles_come_together():
+    """Five groups of items visit four tiles each, mixed as dealt."""
+    items = [[[4 * (number % 5) + at for at in range(4)]] for number in range(40)]
+    order = kept_tiles.in_line(items)
+    assert sorted(order) == list(range(40))
+    sorted_items = [items[at] for at in order]
+    assert loads(sorted_items, kept_tiles.plan(sorted_items, False, 4, 1), 4) == 20
+    for seed in range(50):
+        assert sorted(kept_tiles.in_line(random_items(seed))) == list(range(len(random_items(seed))))

@@ -182,7 +182,7 @@ def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) ->
     lists = np.zeros((*rows.shape, length), np.int32)
     for core, share in enumerate(rows):
         share = share[share["count"] > 0]
-        share = share[np.lexsort((share["tile"], share["head"]))]
+        share = np.sort(share, order="tile")
         words = [
             kept_tiles.bare(table[start:][:number], CODES, plan.ways)
             for start, number in zip(share["list"][:, 0], share["count"])
@@ -190,6 +190,9 @@ def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) ->
         visited = [
             [((int(head) << 32) + one.astype(np.int64) // CODES).tolist()] for head, one in zip(share["head"], words)
         ]
+        heads = [np.flatnonzero(share["head"] == head) for head in np.unique(share["head"])]
+        order = [int(head[at]) for head in heads for at in kept_tiles.in_line([visited[at] for at in head])]
+        share, words, visited = share[order], [words[at] for at in order], [visited[at] for at in order]
         for place, (visits,) in enumerate(kept_tiles.plan(visited, False, RING, plan.ways)):
             lists[core, place, : len(visits)] = kept_tiles.joined(words[place], CODES, visits, plan.ways)
             share[place]["list"][0] = count + (core * rows.shape[1] + place) * length

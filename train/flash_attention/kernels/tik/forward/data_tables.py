@@ -259,6 +259,8 @@ def kept_table(problem: KernelProblem, plan: ForwardPlan, table: np.ndarray) -> 
             groups: list[tuple[int, ...]] = [(a,) for a in range(len(blocks))]
             if plan.row_blocks > 1:
                 groups = _alike([one // CODES for one in visited])
+            tiles = [[(visited[a] // CODES).tolist() for a in group] for group in groups]
+            groups = [groups[at] for at in kept_tiles.in_line(tiles)]
             for item, group in zip(mine.copy(), groups):
                 group = group[::-1] if problem.call.rules.causal else group
                 item["row_blocks"] = np.zeros((), LISTED_ITEM.dtype)["row_blocks"]
