@@ -1,15 +1,15 @@
 """Start every test without shim, selected SoC and changed options."""
 
+import platform
 import sys
 import warnings
 
 import pytest
 import tikemu
-from tikemu import settings, tik
+from tikemu import build_native, native, settings, tik
 from tikemu.frontend import platform_info
 
-from emulator.tests.support.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
-from emulator.tests.support.process_runs import one_number  # noqa: F401 - fixture
+from emulator.tests.support.bench import Bench
 from emulator.tests.support.recorded import ub  # noqa: F401 - fixture
 
 _NOTHING_SELECTED = platform_info.selection()
@@ -61,3 +61,44 @@ def quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tikemu.TikWarning)
         yield
+
+
+@pytest.fixture
+def bench():
+    """Return the memories of a core. They are in strict mode if the test asks for that before."""
+    return Bench()
+
+
+@pytest.fixture(scope="session")
+def native_library(tmp_path_factory):
+    """Provide the native helper, compiled from the present sources."""
+    try:
+        build_native.compiler()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("native")
+    build_native.build(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library_folder", lambda: folder)
+        native._load.cache_clear()
+        yield
+    native._load.cache_clear()
+
+
+def _arithmetics():
+    """Return the implementations of vector arithmetic that this machine can run."""
+    try:
+        build_native.compiler()
+    except RuntimeError:
+        return ["numpy"]
+    return ["numpy", "native", "generic"] if platform.machine() == "x86_64" else ["numpy", "native"]
+
+
+@pytest.fixture(params=_arithmetics())
+def arithmetic(request, monkeypatch):
+    """Run a test with NumPy, with the native helper, and with its portable version."""
+    if request.param != "numpy":
+        request.getfixturevalue("native_library")
+    monkeypatch.setenv("TIKEMU_NATIVE", {"numpy": "0", "native": "", "generic": "generic"}[request.param])
+    assert native.available() == (request.param != "numpy")
+    return request.param

@@ -172,7 +172,7 @@ CHANGES = {
         ({"name": "__fake_tensor", "scope": tik.scope_gm}, "__fake_tensor"),
         *(({"is_workspace": True}, "is_workspace"), ({"is_atomic_add": True}, "is_atomic_add")),
         *(({"start_addr": 64, "scope": tik.scope_gm}, "start_addr"), ({"start_addr": -32}, "start_addr")),
-        *(({"init_value": [1.0] * 16}, "init_value"), ({"max_mem_size": 0}, "max_mem_size")),
+        *(({"init_value": [1.0] * 16}, "init_value"), ({"max_mem_size": 0}, "max_mem_size of")),
         ({"max_mem_size": 31}, "max_mem_size"),
     ],
     lambda k, change: k.for_range(**{**LOOP, **change}): [

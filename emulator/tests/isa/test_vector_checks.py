@@ -380,3 +380,21 @@ def test_a_run_time_integer_as_deqscale():
     y, x = b.ub(np.zeros(64, np.float16)), b.ub(np.arange(64, dtype=np.int32))
     b.warns("it is converted to float16", "vec_conv", 64, "", y, x, 1, 4, 8, Runtime(2, "int32"))
     assert y.values.tolist() == list(range(0, 128, 2))
+
+
+def test_mask_mode_and_stride_unit():
+    b, x, y, _ = three_tensors()
+    b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, mask_mode="normal")
+    b.call("vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 0)
+    b.warns('mask_mode="counter"', "vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
+    b.refuses(TikParamError, "mask_mode must be", "vec_adds", 128, y, x, 1.0, 1, 8, 8, "other")
+    b.refuses(TikUnsupportedArgumentError, "stride_unit must be 0", "vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 1)
+    strict, x, y, _ = three_tensors(strict=True)
+    strict.refuses(TikUnsupportedArgumentError, "counter", "vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
+
+
+def test_rounding_shift_is_refused():
+    b, x, y, _ = three_tensors("int16")
+    b.call("vshr", 128, y, x, 1, 1, 1, 1, 8, 8, False)
+    b.refuses(TikUnsupportedArgumentError, "round_en must be False", "vshr", 128, y, x, 1, 1, 1, 1, 8, 8, True)
+    b.refuses(TikBoundsError, r"scalar must be in \[0, 16\]", "vshr", 128, y, x, 17, 1, 1, 1, 8, 8)

@@ -21,11 +21,11 @@ from tikemu.program import ir
 from emulator.tests.support.element_kernel import tiled
 from emulator.tests.support.fuzz import Campaign
 from emulator.tests.support.process_runs import check_same, modes
-from emulator.tests.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.programs.operators import PROGRAMS
 from emulator.tests.support.random_blocks import BlockProgram
 from emulator.tests.support.random_program import Generator
 
-pytestmark = pytest.mark.usefixtures("one_number", "soc")
+pytestmark = pytest.mark.usefixtures("soc")
 SETTINGS = {
     "default": {},
     "strict": {"strict": True},
@@ -37,6 +37,12 @@ SETTINGS = {
 CAMPAIGN = Campaign(
     "processes", "emulator.tests.machine.test_processes", 1000, 50, ("emulator/tikemu", "emulator/tests")
 )
+
+
+@pytest.fixture(autouse=True)
+def one_number(monkeypatch):
+    """Let a test set the number of processes."""
+    monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)
 
 
 def adding(kernel, count, blocks, *, clears=False, reads=False):

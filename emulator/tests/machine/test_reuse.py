@@ -9,7 +9,7 @@ from tikemu.machine.calls import relocation, site
 from tikemu.timing import clock as clocks
 
 from emulator.tests.support.element_kernel import tiled
-from emulator.tests.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.programs.operators import PROGRAMS
 
 MODES = {"default": {}, "strict": {"strict": True}, "l2": {"l2": True}, "optimistic": {"sync": "optimistic"}}
 REPETITIONS = 400

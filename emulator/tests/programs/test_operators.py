@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tikemu
 
-from emulator.tests.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.programs.operators import PROGRAMS
 
 
 def _compare(outputs, expected):

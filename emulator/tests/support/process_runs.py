@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tikemu
 from tikemu import processes
 
@@ -59,9 +58,3 @@ def modes(instance: Any) -> set[str]:
     """Return the fallback ways in which a program was run."""
     ways = set(vars(instance._recorder.program).get("_modes", {}).values())
     return {name for name, way in (("adding", processes._ADDING), ("alone", processes._ALONE)) if way in ways}
-
-
-@pytest.fixture
-def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the number of processes that a test asks for."""
-    monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)

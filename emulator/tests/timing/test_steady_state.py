@@ -10,7 +10,7 @@ from tikemu.timing import clock as clocks
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import TimedOp, exact
 
-from emulator.tests.support.programs.cube_operators import PROGRAMS
+from emulator.tests.support.programs.operators import PROGRAMS
 
 UB = Memory("UB", "UB", 4096, False)
 
