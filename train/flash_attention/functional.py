@@ -22,7 +22,6 @@ from flash_attention.call.checks import check_bool
 from flash_attention.call.inputs import read_tensors
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.literals import Alignment, BackendName, LayoutName
-from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.torch_shapes import mask_steps, tensor_steps
 from flash_attention.paged import paged_attention as paged_attention
@@ -191,43 +190,42 @@ def flash_attention(
         seed = drawn_seed()
     return attend(
         (query, key, value),
-        in_order(
-            *(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
-            block_mask,
-        ),
         rules,
         # In the order of the options of `prepare`: a graph passes constants in tuples.
         (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse) + _known(block_mask),
         backend,
         argument_names,
         shards,
+        *(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask),
     )
 
 
-def attend(tensors, inputs, rules, others, backend, argument_names, shards):
-    """Run `flash_attention` with optional inputs and options in tuples. Its rules are validated."""
+def attend(
+    tensors, rules, others, backend, argument_names=(), shards=None, mask=None, bias=None, keep_bits=None, seed=None,
+    sinks=None, prefix=None, segment_ids=None, kv_segment_ids=None, alibi_slopes=None, block_mask=None,
+):  # fmt: skip
+    """Run `flash_attention` with `AttentionRules.constants`, which are validated, and with options in a tuple."""
 
-    def filled(inputs, of_tensors, others):  # an inner function as in `flash_attention`
-        mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask = inputs
-        if isinstance(prefix, (tuple, list)):
-            prefix = int_tensor("prefix", prefix, 0, _seq_k(of_tensors, others))
-        if isinstance(block_mask, BlockMask):
-            block_mask = Tensor(block_mask.tiles)
-        if segment_ids is not None and kv_segment_ids is None:
-            kv_segment_ids = segment_ids
-        # No loop adds to a tuple here, because a graph would compile each step of it and take a third longer.
-        first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
-        second = spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes), spec(block_mask)
-        inputs = mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
-        return inputs, first + second
+    def number_of_keys(of_tensors, others):  # an inner function as in `flash_attention`
+        return _seq_k(of_tensors, others)
 
     query, key, value = tensors
     of_tensors = spec(query), spec(key), spec(value)
-    inputs, specs = filled(inputs, of_tensors, others)
+    if isinstance(prefix, (tuple, list)):
+        prefix = int_tensor("prefix", prefix, 0, number_of_keys(of_tensors, others))
+    if isinstance(block_mask, BlockMask):
+        block_mask = Tensor(block_mask.tiles)
+    if segment_ids is not None and kv_segment_ids is None:
+        kv_segment_ids = segment_ids
+    # No loop adds to a tuple here, because a graph would compile each step of it and take a third longer.
+    first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
+    second = spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes), spec(block_mask)
     _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse, _tile, _block_mask_key = others
     run = prepare(
-        "dense", of_tensors, specs, argument_names, rules, others, backend, shards, return_lse and compiling()
+        *("dense", of_tensors, first + second, argument_names, rules, others, backend, shards),
+        return_lse and compiling(),
     )
+    inputs = mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
     output, logsumexp = run(query, key, value, inputs)
     if return_lse:
         return output, logsumexp

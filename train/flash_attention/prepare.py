@@ -21,7 +21,7 @@ from flash_attention.bridge.tensors import (
     remembered,
     tensor_spec,
 )
-from flash_attention.call import Call, TensorSpec
+from flash_attention.call import AttentionRules, Call, TensorSpec
 from flash_attention.call.names import called
 from flash_attention.call.optional import KV_SEGMENT_IDS, MASK, NAMES, PREFIX, SEGMENT_IDS
 from flash_attention.call.paged import check_counts, check_query, paged_call, true_widths
@@ -56,7 +56,7 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         tensors: the tensors that every call of the kind has, as `spec` describes them.
         inputs: the optional inputs likewise, in the order of OPTIONAL.
         names: the caller's names of the arguments, see `flash_attention.call.names`.
-        rules: validated AttentionRules.
+        rules: `AttentionRules.constants`.
         options: for a dense or varlen call the values of _OPTIONS; for a paged call see `_paged`.
         backend: the name that the caller gave, or None.
         shards: see `flash_attention`.
@@ -97,6 +97,7 @@ def _read_tensor(name: str, described):
 
 @remembered
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
+    rules = AttentionRules(*rules)
     call = Call.from_inputs(
         *tensors,
         rules=rules,
@@ -108,8 +109,8 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     shard = shards and shards.shard(call, mask and mask.shape)
     local = call if shard is None else shard.grid.local(call, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
-    layout = call.layout if call.empty else chosen.layout(local, shard is not None)
-    run = registry.build(replace(local, layout=layout), chosen, shard)
+    layout = chosen.layout(local, shard is not None)
+    run = chosen.build(replace(local, layout=layout), shard)
     mask_rank = 0 if mask is None or call.empty else len(mask.shape)
     wide_ids = "int64" in (one.dtype for one in (inputs[SEGMENT_IDS], inputs[KV_SEGMENT_IDS]) if one is not None)
     return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, wide_ids, shard))
@@ -117,6 +118,7 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
 
 @remembered
 def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
+    rules = AttentionRules(*rules)
     call = varlen_call(
         *tensors,
         rules=rules,
@@ -126,7 +128,7 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
     )
     looks = device == "CPU" and (not call.varlen.constant or call.prefix)
     check = NumberCheck(functools.partial(check_ends, call), names) if looks else None
-    return fix_dtypes(WithSelectedInputs(registry.build(call, registry.choose(call, backend)), call, check))
+    return fix_dtypes(WithSelectedInputs(registry.choose(call, backend).build(call), call, check))
 
 
 @remembered
@@ -138,7 +140,7 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
     wanted.
     """
     max_length, (head_dim, value_head_dim), tokens, padding, looks, left_padding, return_lse = options
-    query, key_cache, value_cache, tables, lengths = tensors
+    rules, (query, key_cache, value_cache, tables, lengths) = AttentionRules(*rules), tensors
     if tokens is not None:
         check_counts("tokens", tensor_spec("tokens", tokens), lengths.shape[0])
     if max_length is not None:
@@ -161,8 +163,8 @@ def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cel
         check = NumberCheck(lambda tables, lengths, _: check_pages(call, tables, lengths), names)
     if call.empty:  # its cell reads no tensor
         empty = replace(call, value_dim=value_head_dim or call.value_dim)
-        return fix_dtypes(WithSelectedInputs(registry.build(empty, registry.choose(empty, backend)), call, check))
-    run = WithSelectedInputs(registry.build(call, registry.choose(call, backend)), call, check)
+        return fix_dtypes(WithSelectedInputs(registry.choose(empty, backend).build(empty), call, check))
+    run = WithSelectedInputs(registry.choose(call, backend).build(call), call, check)
     if wide is not query or value_head_dim is not None:
         run = Widened(run, query.shape[-1], wide.shape[-1], value_head_dim, return_lse)
     return fix_dtypes(run)

@@ -71,7 +71,7 @@ class Backend(ABC):
 
     @abstractmethod
     def build(self, call: Call, shard: Shard | None = None) -> Cell:
-        """Return the Cell that runs `call`. It is built once per distinct call; the result is cached.
+        """Return the Cell that runs `call`. `flash_attention.prepare` keeps it for calls with equal arguments.
 
         The Cell holds no Parameters, and MindSpore can differentiate and compile it in GRAPH mode, PYNATIVE and @jit.
         In GRAPH mode it is built while the graph compiles, so its own `build` may use ordinary Python. A dense call:

@@ -198,6 +198,18 @@ def choose(call: Call, requested: str | None = None, sharded: bool = False) -> B
         ValueError: the forced backend does not exist.
         RuntimeError: the forced backend refuses the call, or every backend does; with the reasons.
     """
+    from flash_attention.backends.composed.empty import EmptyCalls
+
+    chosen = _choice(call, requested, sharded)
+    if call.empty:
+        return EmptyCalls(chosen.name)
+    _warn_of_duplicate_installs()
+    if call.dropout_threshold and not call.keep_bits:
+        _warn_of_rounding(call.rules.dropout_rate, call.dropped_share)
+    return chosen
+
+
+def _choice(call: Call, requested: str | None, sharded: bool) -> Backend:
     check_variables()
     forced = forced_backend(requested)
     if forced is not None:
@@ -215,19 +227,6 @@ def choose(call: Call, requested: str | None = None, sharded: bool = False) -> B
             return get_backend(name)
         reasons.append(f"{name}: {reason}")
     raise RuntimeError(f"no backend can run this call on {call.device}: " + "; ".join(reasons))
-
-
-@functools.lru_cache(maxsize=256)
-def build(call: Call, backend: Backend, shard: Shard | None = None) -> Cell:
-    """Return the Cell for a call, see `Backend.build`, of the backend that `choose` gave."""
-    from flash_attention.backends.composed.empty import EmptyAttention
-
-    if call.empty:
-        return EmptyAttention(call)
-    _warn_of_duplicate_installs()
-    if call.dropout_threshold and not call.keep_bits:
-        _warn_of_rounding(call.rules.dropout_rate, call.dropped_share)
-    return backend.build(call) if shard is None else backend.build(call, shard)
 
 
 @contextlib.contextmanager

@@ -29,20 +29,26 @@ def _types(value):
 
 
 def remembered(function):
-    """Cache a function by `functools.lru_cache`. Arguments without a hash, as a list in a wrong place, go to the
+    """Keep the newest 512 results of a function. Arguments without a hash, as a list in a wrong place, go to the
     function, which refuses them.
     """
-    cached = functools.lru_cache(maxsize=512)(lambda types, *arguments: function(*arguments))
+    results: dict = {}
 
     @functools.wraps(function)
     def call(*arguments):
+        key = arguments, _types(arguments)
         try:
-            hash(arguments)
+            known = results.get(key)
         except TypeError:
             return function(*arguments)
-        return cached(_types(arguments), *arguments)
+        if known is None:
+            known = function(*arguments)
+            if len(results) >= 512:
+                results.pop(list(results)[0], None)  # another thread may do the same
+            results[key] = known
+        return known
 
-    call.cache_clear = cached.cache_clear
+    call.cache_clear = results.clear
     return call
 
 
@@ -101,23 +107,16 @@ def read_integers(tensor):
 
 @compile_time
 def read_rules(names, *arguments):
-    """Read the rules from arguments of the public functions, in the order of RULE_ARGUMENTS."""
+    """Return `AttentionRules.constants` of arguments of the public functions, in the order of RULE_ARGUMENTS. A graph
+    passes on constants, and not every object.
+    """
     with called(names):
         return _rules(*arguments)
 
 
 @remembered
-def _rules(*arguments) -> AttentionRules:
-    return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments)))
-
-
-@compile_time
-def rules_of(constants):
-    """Return the rules of these `AttentionRules.constants`. A graph passes on constants, and not every object."""
-    return _rules_of(*constants)
-
-
-_rules_of = functools.lru_cache(maxsize=512)(AttentionRules)
+def _rules(*arguments) -> tuple:
+    return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments))).constants()
 
 
 def constant_lengths(tensor):

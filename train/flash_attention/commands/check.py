@@ -276,7 +276,7 @@ def execute(name: str, call: Call, given: dict, d_output: np.ndarray, d_logsumex
 
         def __init__(self):
             super().__init__()
-            self.attend = registry.build(call, registry.choose(call, name))
+            self.attend = registry.choose(call, name).build(call)
             self.fixed = tuple(Tensor(given[key]) for key in call.inputs)
             self.bias, self.sinks = call.place("bias"), call.place("sinks")
 

@@ -20,7 +20,6 @@ from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.call.layout import LAYOUTS
-from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.context_parallel.communication import processes
 from flash_attention.context_parallel.sequence import SequenceSplit
@@ -174,9 +173,10 @@ class GatherAttention(nn.Cell):
             row_tiles = None
             if tiles is not None:
                 row_tiles = tiles[:, :, first // tile : (first + tokens + tile - 1) // tile]
-            inputs = in_order(None, None, None, None, sinks, prefix, row_ids, ids, None, row_tiles)
             tensors = (ops.cast(rows, dtype), ops.cast(key, dtype), ops.cast(value, dtype))
-            output = attend(tensors, inputs, _rules(self.constants, first), others, self.backend, (), None)
+            ours = {"sinks": sinks, "prefix": prefix, "segment_ids": row_ids, "kv_segment_ids": ids}
+            rules = _rules(self.constants, first)
+            output = attend(tensors, rules, others, self.backend, block_mask=row_tiles, **ours)
             outputs = outputs + (ops.cast(output, query.dtype),)
         if len(self.chunks) == 1:
             return ops.cast(outputs[0], dtype)
@@ -230,8 +230,8 @@ def cut(tensor, axis, first, count):
 
 @compile_time
 def _rules(constants, first):
-    """Return the rules of a chunk whose first query has position `first`."""
-    return replace(AttentionRules(*constants), first_query=first)
+    """Return `AttentionRules.constants` of a chunk whose first query has position `first`."""
+    return replace(AttentionRules(*constants), first_query=first).constants()
 
 
 def _spec_of_prefix(prefix):

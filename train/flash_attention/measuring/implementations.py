@@ -162,7 +162,7 @@ class Flash(_MindSpore):
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend, self.given = registry.build(case.call, registry.choose(case.call, "cpu")), given
+                self.attend, self.given = registry.choose(case.call, "cpu").build(case.call), given
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, self.given)[0]

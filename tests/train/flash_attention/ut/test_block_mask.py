@@ -7,7 +7,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import BlockMask, FlashAttention, flash_attention, prepare, scaled_dot_product_attention
-from flash_attention.backends import registry
 from flash_attention.kernels.tik import operators
 from mindspore import Tensor, nn, ops
 
@@ -70,7 +69,6 @@ def test_the_tik_operators_keep_them_too(mode, monkeypatch):
     """
     made, known = [], operators.known_table
     monkeypatch.setattr(operators, "known_table", lambda *given: made.append(given[1:]) or known(*given))
-    registry.build.cache_clear()
     prepare._dense.cache_clear()
     half, masks = tensors(150, np.float16)[0], [BlockMask(mask.tiles, 64) for mask in MASKS]
     own, composed = (ops.grad(Several(backend, masks)) for backend in ("emulator", "math"))

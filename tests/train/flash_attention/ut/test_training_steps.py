@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, prepare
-from flash_attention.backends import math, registry
+from flash_attention.backends import math
 from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, nn, ops
 
@@ -104,8 +104,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
         def construct(self, query, key, value, inputs):
             return self.double(query), None
 
-    monkeypatch.setattr(math.BACKEND, "build", lambda call: Counting(), raising=False)
-    registry.build.cache_clear()
+    monkeypatch.setattr(math.BACKEND, "build", lambda call, shard: Counting(), raising=False)
     prepare._dense.cache_clear()
     try:
         for recompute in (False, True):
@@ -118,5 +117,4 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
             step(hidden).asnumpy()
             assert len(runs) == 1 + recompute
     finally:
-        registry.build.cache_clear()
         prepare._dense.cache_clear()

@@ -11,14 +11,12 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
-from flash_attention.bridge.tensors import rules_of
 from flash_attention.call import ALL_BLOCKS, AttentionRules
 from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_bool, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
 from flash_attention.call.layout import CALL_LAYOUTS, check_batch
 from flash_attention.call.literals import Alignment, BackendName, LayoutName
-from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
@@ -234,22 +232,20 @@ class FlashAttention(EntryCell):
             tiles, tile, known = block_mask, 0, ""
         output = attend(
             (self.cast(query), self.cast(key), self.cast(value)),
-            in_order(
-                mask=attention_mask,
-                bias=self.cast(alibi_mask),
-                seed=seed,
-                sinks=sinks,
-                prefix=prefix,
-                segment_ids=segment_ids,
-                kv_segment_ids=kv_segment_ids,
-                alibi_slopes=alibi_slopes,
-                block_mask=tiles,
-            ),
-            rules_of(rules),
+            rules,
             (self.alibi_grad, self.input_layout, self.widths[0], self.widths[1], self.batch, False, tile, known),
             self.backend,
             self.argument_names,
             self.shards(),
+            mask=attention_mask,
+            bias=self.cast(alibi_mask),
+            seed=seed,
+            sinks=sinks,
+            prefix=prefix,
+            segment_ids=segment_ids,
+            kv_segment_ids=kv_segment_ids,
+            alibi_slopes=alibi_slopes,
+            block_mask=tiles,
         )
         return self.cast.back(output)
 

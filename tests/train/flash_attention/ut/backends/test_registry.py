@@ -40,11 +40,9 @@ def clean(monkeypatch):
     """Forget the backends that were chosen, built or warned of."""
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
     registry.get_backend.cache_clear()
-    registry.build.cache_clear()
     registry._warn_slow.cache_clear()
     yield
     registry.get_backend.cache_clear()
-    registry.build.cache_clear()
     registry._warn_slow.cache_clear()
 
 
@@ -246,9 +244,3 @@ def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(registry._MODULES, "tik", "broken_backend")
     assert explain(CALL)["tik"] == "importing broken_backend failed: No module named 'no_such_driver'"
-
-
-def test_a_problem_is_built_once_per_backend(fakes):
-    for name in ("cpu", "math"):
-        cell = registry.build(CALL, registry.choose(CALL, name))
-        assert cell == f"cell of {name}" and cell is registry.build(CALL, registry.choose(CALL, name))

@@ -104,7 +104,7 @@ def test_shards_must_divide(grid, message):
 
 def results(call, backend, query, key, value, d_output, mask, bias):
     """Return the output, logsumexp and gradients of query, key, value and bias, as arrays."""
-    cell, seed = registry.build(call, registry.choose(call, backend)), Tensor([3, 5], ms.int64)
+    cell, seed = registry.choose(call, backend).build(call), Tensor([3, 5], ms.int64)
     mask = None if mask is None else Tensor(np.ascontiguousarray(mask))
 
     def forward(query, key, value, bias=None):
@@ -267,7 +267,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     tiles = {"block_mask_shape": (1, SIZES["heads"], 1, 1), "block_mask_tile": 64}
     whole = make_call(**{**SIZES, **MASKED, **tiles, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
-    cell = registry.build(shard.grid.local(whole, 3), registry.get_backend("cpu"), shard)
+    cell = registry.get_backend("cpu").build(shard.grid.local(whole, 3), shard)
     attributes = cell.forward.primitive.attrs
     assert attributes["self_define_shard"]
     if layouts:
@@ -313,7 +313,7 @@ def test_operators_take_no_data_as_the_tiles_of_a_share():
     call = make_call(**{**SIZES, "dtype": "float16", "block_mask_shape": (8, 4, 1, 1), "block_mask_tile": 64})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(call, None)
     with pytest.raises(ValueError, match="block_mask: given to the TIK operators with shards as data, allowed there"):
-        registry.build(shard.grid.local(call, 3), registry.get_backend("emulator"), shard)
+        registry.get_backend("emulator").build(shard.grid.local(call, 3), shard)
 
 
 def test_operators_take_masks_with_their_own_axes():

@@ -12,7 +12,6 @@ from flash_attention import (
     prepare,
     reshape_and_cache,
 )
-from flash_attention.backends import registry
 from flash_attention.backends.tik import decode
 from mindspore import Tensor, nn
 
@@ -48,7 +47,7 @@ def test_few_queries_are_decoded_and_have_gradients():
 @pytest.fixture
 def eight_rows(monkeypatch):
     """Plan row blocks of 8 rows, in plans and cells that no other test meets."""
-    caches = decode.scheduler.choose, registry.build, prepare._dense, prepare._paged
+    caches = decode.scheduler.choose, prepare._dense, prepare._paged
     monkeypatch.setattr(decode.tiling, "rows_at_once", lambda problem: 8)
     for cache in caches:
         cache.cache_clear()
