@@ -12,7 +12,6 @@ from flash_attention.bridge.tensors import (
     compiling,
     fresh_seed,
     int_tensor,
-    read_rules,
     spec,
     tensor_spec,
 )
@@ -26,7 +25,7 @@ from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.torch_shapes import mask_steps, tensor_steps
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
-from flash_attention.prepare import lacks_operations, prepare
+from flash_attention.prepare import lacks_operations, prepare, read_rules
 from flash_attention.varlen import Options
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
@@ -166,7 +165,7 @@ def flash_attention(
         argument_names (tuple): pairs of an argument's name here and its name in error messages. For functions that
             call this one with arguments of their own. Default: (), the names here.
         shards (tuple): how semi-automatic parallelism splits the call, a
-            `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
+            `flash_attention.sharding.shard.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
     Returns:
         Tensor like query, as wide as value. With return_lse a pair of it and the logsumexp, float32 (B, H, Sq), -inf

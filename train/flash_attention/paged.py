@@ -17,7 +17,6 @@ from flash_attention.bridge.tensors import (
     as_int32,
     compile_time,
     compiling,
-    read_rules,
     spec,
     tensor_spec,
 )
@@ -39,7 +38,7 @@ from flash_attention.call.paged import (
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.call.visibility import ALL_BLOCKS
 from flash_attention.call_cells import NumberCheck, Padding
-from flash_attention.prepare import prepare
+from flash_attention.prepare import prepare, read_rules
 
 # The names that the functions here have for key and value of a Call.
 _NAMES = (("key", "key_cache"), ("value", "value_cache"))

@@ -26,6 +26,7 @@ from flash_attention.call.names import called
 from flash_attention.call.optional import KV_SEGMENT_IDS, MASK, NAMES, PREFIX, SEGMENT_IDS
 from flash_attention.call.paged import check_counts, check_query, paged_call, true_widths
 from flash_attention.call.paged import check_numbers as check_pages
+from flash_attention.call.rules import RULE_ARGUMENTS
 from flash_attention.call.varlen import check_numbers as check_ends
 from flash_attention.call.varlen import varlen_call
 from flash_attention.call_cells import DenseCall, NumberCheck, Widened, WithSelectedInputs
@@ -45,6 +46,20 @@ _OPTIONS = {
     ),
     "varlen": ("bias_grad", "head_dim", "value_head_dim", "return_lse"),
 }
+
+
+@compile_time
+def read_rules(names, *arguments):
+    """Return `AttentionRules.constants` of arguments of the public functions, in the order of RULE_ARGUMENTS. A graph
+    passes on constants, and not every object.
+    """
+    with called(names):
+        return _rules(*arguments)
+
+
+@remembered
+def _rules(*arguments) -> tuple:
+    return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments))).constants()
 
 
 @compile_time

@@ -10,7 +10,7 @@ from mindspore.ops import constexpr
 from flash_attention.bridge.tensors import (
     fresh_seed,
     int_tensor,
-    read_rules,
+    refuse,
     spec,
 )
 from flash_attention.call import ALL_BLOCKS
@@ -18,7 +18,7 @@ from flash_attention.call.checks import check_int
 from flash_attention.call.literals import Alignment, BackendName
 from flash_attention.call.optional import in_order
 from flash_attention.call.tiling import DEFAULT_STRATEGY
-from flash_attention.prepare import prepare
+from flash_attention.prepare import prepare, read_rules
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -158,7 +158,10 @@ def flash_attention_varlen(
         _check_prefix(prefix, cu_seqlens_k if isinstance(cu_seqlens_k, (tuple, list)) else ())
         prefix = int_tensor("prefix", prefix, 0)
     if segment_ids is not None or kv_segment_ids is not None:
-        _refuse_segments()
+        refuse(
+            "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside cumulative lengths, allowed are the "
+            "lengths alone; a sequence for each document says the same"
+        )
     rules = read_rules(
         argument_names,
         *(causal, causal_alignment, window_size, prev_block_num, next_block_num, tiling_stgy_name),
@@ -197,11 +200,3 @@ def _check_prefix(prefix, ends):
         check_int("prefix", number, 0)
         if number > end - start:
             raise ValueError(f"prefix: got {number} for sequence {index}, allowed are 0 to its {end - start} keys")
-
-
-@constexpr(reuse_result=False)
-def _refuse_segments():
-    raise ValueError(
-        "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside cumulative lengths, allowed are the lengths "
-        "alone; a sequence for each document says the same"
-    )

@@ -7,17 +7,15 @@ in tikemu's strict mode: whatever would go wrong on the hardware is an error.
 from __future__ import annotations
 
 import functools
-import inspect
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from mindspore import dtype as mstype
-from mindspore import nn, ops
+from mindspore import nn
 
 from flash_attention.backends.tik.operator_backend import OperatorBackend
-from flash_attention.bridge.custom import Custom
+from flash_attention.bridge.custom import PythonResults, python_function
 from flash_attention.bridge.gradients import NotDifferentiated
 from flash_attention.call import Call
 from flash_attention.call.varlen import check_counts, check_lengths
@@ -102,34 +100,8 @@ def _emulated(operator, signature, problem, shapes):
         ]
 
     if len(seen) > 1:
-        return _Joined(run, count, seen, dtypes)
-    return _pyfunc(lambda *tensors: run(*tensors)[0], count, seen[0], dtypes[0])
-
-
-class _Joined(nn.Cell):
-    """Make a Python function with several results a primitive with one result. Each result has at most 32 bits.
-
-    In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice. It then expects twice the outputs
-    if the primitive has several.
-    """
-
-    def __init__(self, function, count: int, shapes: list, dtypes: list):
-        super().__init__()
-        self.shapes, self.dtypes = tuple(shapes), tuple(dtypes)
-        self.ends = tuple(np.cumsum([math.prod(shape) for shape in shapes]).tolist())
-
-        def join(*arrays):
-            return np.concatenate([np.ravel(result).astype(np.float32) for result in function(*arrays)])
-
-        self.joined = _pyfunc(join, count, self.ends[-1:], mstype.float32)
-
-    def construct(self, *tensors):
-        joined = self.joined(*tensors)
-        results, start = (), 0
-        for end, shape, dtype in zip(self.ends, self.shapes, self.dtypes):
-            results = results + (ops.cast(ops.reshape(joined[start:end], shape), dtype),)
-            start = end
-        return results
+        return PythonResults(run, count, seen, dtypes)
+    return python_function(lambda *tensors: run(*tensors)[0], count, seen[0], dtypes[0])
 
 
 def _philox_bits(call: Call):
@@ -145,7 +117,7 @@ def _philox_bits(call: Call):
     def draw(seed):
         return layout.store_keep_bits(philox.keep_bits(call, seed), kernel_problem)
 
-    return NotDifferentiated(_pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
+    return NotDifferentiated(python_function(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8))
 
 
 def _bits_of_sequences(call: Call):
@@ -168,7 +140,7 @@ def _bits_of_sequences(call: Call):
             before, before_k = end, end_k
         return layout.store_keep_bits_of_sequences(parts, kernel_problem)
 
-    return NotDifferentiated(_pyfunc(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8))
+    return NotDifferentiated(python_function(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8))
 
 
 class _CheckedLengths(nn.Cell):
@@ -188,24 +160,11 @@ class _CheckedLengths(nn.Cell):
             # If only the values tell that there is a leading 0, a sequence is missing: an empty one at the end.
             return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
 
-        self.checked = NotDifferentiated(_pyfunc(check, 2, (2, count), mstype.int32))
+        self.checked = NotDifferentiated(python_function(check, 2, (2, count), mstype.int32))
 
     def construct(self, lengths_q, lengths_k):
         checked = self.checked(lengths_q, lengths_k)
         return checked[0], checked[1]
-
-
-def _pyfunc(function, count: int, shape: tuple, dtype):
-    """Return a primitive that runs a Python function of `count` NumPy arrays with one result."""
-
-    def call(*arrays):
-        return function(*arrays)
-
-    # MindSpore counts the inputs of a primitive by the signature of its function.
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(f"x{index}", kind) for index in range(count)]
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return Custom(call, out_shape=[int(size) for size in shape], out_dtype=dtype, func_type="pyfunc")
 
 
 BACKEND = EmulatorBackend()

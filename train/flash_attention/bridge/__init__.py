@@ -2,7 +2,7 @@
 function.
 
 gradients.py    a forward and a backward pass as one Cell that every version and mode differentiates rightly
-custom.py       Custom primitives that several threads may call
+custom.py       Custom primitives that several threads may call, also of Python functions
 parameters.py   Parameters and tuples of Tensors that Python programs hand to a compiled Cell
 tensors.py      shapes, dtypes and numbers of tensors, in PYNATIVE and while a graph compiles
 views.py        views that operators write

@@ -16,7 +16,6 @@ from flash_attention.call.checks import INT32, check_int
 from flash_attention.call.inputs import TensorSpec
 from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.names import called
-from flash_attention.call.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
@@ -105,20 +104,6 @@ def read_integers(tensor):
     return np.frombuffer(tensor.get_bytes(), dtype).reshape(tensor.shape)
 
 
-@compile_time
-def read_rules(names, *arguments):
-    """Return `AttentionRules.constants` of arguments of the public functions, in the order of RULE_ARGUMENTS. A graph
-    passes on constants, and not every object.
-    """
-    with called(names):
-        return _rules(*arguments)
-
-
-@remembered
-def _rules(*arguments) -> tuple:
-    return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments))).constants()
-
-
 def constant_lengths(tensor):
     """Return lengths as `constant` does. MindSpore 2.0 sums integers, but cannot differentiate a `@jit` function around
     lengths that are stopped.
@@ -142,6 +127,12 @@ def int_tensor(name, numbers, low, high=None):
     for number in numbers:
         check_int(name, number, low, high)
     return Tensor(np.array(numbers, np.int32))
+
+
+@constexpr(reuse_result=False)
+def refuse(message):
+    """Raise a ValueError, in a graph while it compiles."""
+    raise ValueError(message)
 
 
 def _by_form(in_graph, in_python):

@@ -101,8 +101,8 @@ class Operator:
     them decides whether they run again in the backward pass.
     """
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str = ""):
+        self.name = name or type(self).__name__
 
     def recompute(self, mode: bool = True) -> Operator:
         """Accept, without effect."""

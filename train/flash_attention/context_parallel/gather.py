@@ -10,11 +10,10 @@ from dataclasses import replace
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import results_in_graph_mode
-from flash_attention.bridge.tensors import compile_time, constant, read_specs, spec, tensor_spec
+from flash_attention.bridge.tensors import compile_time, constant, read_specs, refuse, spec, tensor_spec
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call
 from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_int, check_name
@@ -137,9 +136,15 @@ class GatherAttention(nn.Cell):
         block_mask=None,
     ):
         if attention_mask is not None:
-            _refuse_mask("attention_mask", "causal=True and windows are arguments of the layer")
+            refuse(
+                "attention_mask: GatherAttention takes none, as no process holds the whole sequence; causal=True and "
+                "windows are arguments of the layer"
+            )
         if alibi_mask is not None:
-            _refuse_mask("alibi_mask", "alibi=True computes ALiBi from the distance")
+            refuse(
+                "alibi_mask: GatherAttention takes none, as no process holds the whole sequence; alibi=True computes "
+                "ALiBi from the distance"
+            )
         specs = spec(query), spec(key), spec(value)
         tiles, tile = self.tiles, self.tile
         if block_mask is not None:
@@ -277,8 +282,3 @@ def _sizes_of_a_chunk(specs, optional, options, tile):
             f"{order} order a whole sequence of a multiple of {chunks * tile} tokens over {world} processes"
         )
     return tokens, tile
-
-
-@constexpr(reuse_result=False)
-def _refuse_mask(argument, instead):
-    raise ValueError(f"{argument}: GatherAttention takes none, as no process holds the whole sequence; {instead}")

@@ -9,18 +9,43 @@ is built for its device's share from the start. It has to infer the shapes of th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from mindspore import nn
 
 from flash_attention.bridge.parallel import place_in_stage
 from flash_attention.bridge.versions import LAYOUTS
 from flash_attention.call import LAYOUTS as CALL_LAYOUTS
 from flash_attention.call import Call
-from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.strategy import DeviceGrid, axes_of
 
 TENSOR = CALL_LAYOUTS["BNSD"].sharding
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
+
+
+class ShardRequest(NamedTuple):
+    """Say how to split a call, in plain constants, because a graph passes it on."""
+
+    dp: int
+    mp: int
+    mask_batch: bool = True  # have_attention_mask_batch
+    mask: tuple = ()  # strategies of attention_mask and alibi_mask that `FlashAttention.shard` was given
+    alibi: tuple = ()
+
+
+class RequestedSharding(nn.Cell):
+    """A request as a cell: None in PYNATIVE, which calls it, and the request in a graph, which has its `construct`."""
+
+    def __init__(self, request: ShardRequest):
+        super().__init__()
+        self.request = request
+
+    def __call__(self):
+        return None
+
+    def construct(self):
+        return self.request
 
 
 @dataclass(frozen=True)

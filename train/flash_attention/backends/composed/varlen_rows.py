@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.composed.positional import HiddenByRules
 from flash_attention.backends.composed.varlen_loop import heads_first
 from flash_attention.bridge.constants import numbered
+from flash_attention.bridge.tensors import refuse
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.rules import PLAIN_RULES
 
@@ -59,7 +59,10 @@ class VarlenRows(nn.Cell):
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         if self.drops:
-            _refuse_dropout()
+            refuse(
+                "dropout_rate: got dropout beside cu_seqlens_q, cu_seqlens_k in a Tensor in a compiled graph, which "
+                "backend 'math' does not have; allowed there are lengths in tuples, PYNATIVE, and backend 'cpu'"
+            )
         bias, sinks, prefix, slopes = self.places
         own, own_first, count_q, bad_q = self.read(lengths_q, self.constants[0], query.shape[0])
         other, other_first, count_k, bad_k = self.read(lengths_k, self.constants[1], key.shape[0])
@@ -119,11 +122,3 @@ class VarlenRows(nn.Cell):
         place = ops.cast(ops.cast(behind, mstype.float32).sum(1), mstype.int32)
         inside = ops.minimum(place, ends.shape[0] - 2)
         return place - first, ops.gather(ends, inside, 0), ops.gather(ends, inside + 1, 0)
-
-
-@constexpr(reuse_result=False)
-def _refuse_dropout():
-    raise ValueError(
-        "dropout_rate: got dropout beside cu_seqlens_q, cu_seqlens_k in a Tensor in a compiled graph, which backend "
-        "'math' does not have; allowed there are lengths in tuples, PYNATIVE, and backend 'cpu'"
-    )

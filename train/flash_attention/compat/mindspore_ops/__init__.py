@@ -4,13 +4,10 @@ MindSpore's own run on Atlas A2 and later devices only. The contract is the docu
 `mindspore.ops.flash_attention_score` and of the primitive. The two differ in one formula: the function adds real_shift
 after the scale. Here the primitive's formula holds: scale_value * (query @ key^T + real_shift).
 
-call.py         the arguments of a call, and the same call in our terms
-layouts.py      reads a call: sizes out of the layout, packed sequences, head_num, how a strategy splits it
-sparse_modes.py reads sparse_mode, attn_mask, prefix and tokens: who sees whom
-real_shift.py   reads real_shift, and makes a bias of it
+call.py         reads the arguments of a call in our terms
 cells.py        attention, and the maximum and sum of each query
 inference.py    reads a call as MindSpore's inference operators do
-operators.py    the function and the primitive
+operators.py    the function and the primitive, `speed_fusion_attention`, and how primitives are made
 signatures.py   the arguments of the operators below
 
 Inference has no gradients:
@@ -20,7 +17,6 @@ paged.py        `PagedAttention`, `PagedAttentionMask`
 rotary.py       `ApplyRotaryPosEmb`; `rotary_position_embedding`, which has gradients
 infer_attention.py  `prompt_flash_attention`, `incre_flash_attention`, `fused_infer_attention_score`
 sparse.py       `lightning_indexer`, `sparse_flash_attention`
-speed_fusion.py `speed_fusion_attention`, with gradients
 partial.py      `ring_attention_update`
 refused.py      operators that are refused by name
 reshaped.py     reshapes and fills tensors of any dtype
@@ -37,7 +33,12 @@ from flash_attention.compat.mindspore_ops.infer_attention import (
     incre_flash_attention,
     prompt_flash_attention,
 )
-from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
+from flash_attention.compat.mindspore_ops.operators import (
+    FlashAttentionScore,
+    SpeedFusionAttention,
+    flash_attention_score,
+    speed_fusion_attention,
+)
 from flash_attention.compat.mindspore_ops.paged import PagedAttention, PagedAttentionMask
 from flash_attention.compat.mindspore_ops.partial import RingAttentionUpdate, ring_attention_update
 from flash_attention.compat.mindspore_ops.rotary import (
@@ -52,7 +53,6 @@ from flash_attention.compat.mindspore_ops.sparse import (
     lightning_indexer,
     sparse_flash_attention,
 )
-from flash_attention.compat.mindspore_ops.speed_fusion import SpeedFusionAttention, speed_fusion_attention
 
 __all__: list[str] = [
     "ApplyRotaryPosEmb",

@@ -17,6 +17,7 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.paged import product
 from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.operators import primitive_of
 from flash_attention.compat.mindspore_ops.reshaped import reshaped
 from flash_attention.paged import update_cache
 
@@ -35,9 +36,6 @@ class ReshapeAndCache(Operator):
     Outputs:
         Tensor: the key. A graph that takes it by `ops.depend` runs what follows behind the write.
     """
-
-    def __init__(self):
-        super().__init__("ReshapeAndCache")
 
     def __call__(self, key, value=None, key_cache=None, value_cache=None, slot_mapping=None):
         check = spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping)
@@ -97,15 +95,7 @@ def kv_cache_scatter_update(var, indices, updates, axis, reduce="none"):
     return run(writable()("var", var), indices, updates)
 
 
-@ms.jit_class
-class KVCacheScatterUpdate(Operator):
-    """The primitive of `kv_cache_scatter_update`."""
-
-    def __init__(self):
-        super().__init__("KVCacheScatterUpdate")
-
-    def __call__(self, var, indices, updates, axis, reduce="none"):
-        return kv_cache_scatter_update(var, indices, updates, axis, reduce)
+KVCacheScatterUpdate = primitive_of("KVCacheScatterUpdate", kv_cache_scatter_update)
 
 
 @compile_time

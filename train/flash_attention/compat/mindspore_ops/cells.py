@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops import constexpr
 
 from flash_attention.bridge.hiding import Hides
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.bridge.tensors import compiling
+from flash_attention.bridge.tensors import compiling, refuse
 from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall
 from flash_attention.compat.mindspore_ops.inference import Ends
-from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
-from flash_attention.sharding.request import RequestedSharding, ShardRequest
+from flash_attention.sharding.shard import RequestedSharding, ShardRequest
 from flash_attention.varlen import flash_attention_varlen
 
 # Row maximum = logsumexp(2^k * scores) / 2^k: the scaled scores are so far apart that only the largest counts in the
@@ -75,7 +74,10 @@ class Attend(nn.Cell):
 
     def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale, attn_mask):
         if self.rate > 0 and drop_mask is None and compiling():
-            _refuse_drawing()
+            refuse(
+                "drop_mask: got none with keep_prob < 1 in a compiled graph, which would draw decisions once for all "
+                "steps; allowed there is a Tensor, and none in PYNATIVE"
+            )
         if self.packed:
             lengths_q, lengths_k = self.ends(query, key, lengths_q, lengths_k, attn_mask)
             packed = query, key, value, lengths_q, lengths_k
@@ -89,14 +91,6 @@ class Attend(nn.Cell):
             shards = self.shards()
         dense = {"keep_bits": drop_mask, "prefix": shown, "input_layout": self.input_layout, "shards": shards}
         return flash_attention(query, key, value, mask, bias, scale=scale, **dense, **self.rules)
-
-
-@constexpr(reuse_result=False)
-def _refuse_drawing():
-    raise ValueError(
-        "drop_mask: got none with keep_prob < 1 in a compiled graph, which would draw decisions once for all steps; "
-        "allowed there is a Tensor, and none in PYNATIVE"
-    )
 
 
 class Score(EntryCell):
@@ -150,3 +144,64 @@ class Statistics(EntryCell):
         if self.packed:
             return ops.tile(ops.expand_dims(ops.transpose(statistic, (1, 0)), -1), (1, 1, _LANES))
         return ops.tile(ops.expand_dims(statistic, -1), (1, 1, 1, _LANES))
+
+
+class Float32(nn.Cell):
+    """The bias that stands for a full real_shift."""
+
+    def construct(self, real_shift):
+        return ops.cast(real_shift, mstype.float32)
+
+
+class Alibi(nn.Cell):
+    """Make a bias for each key from rows that follow the ALiBi rule. It is (B or 1, N, 1, S2).
+
+    shift[i, j] = slope * (j - position of query i). The softmax does not see a constant that is added to a whole row,
+    so the row of the last query serves all queries. Its slope is fitted over all its keys. The float16 values of far
+    distances alone would be too coarse for the near keys of other queries.
+    """
+
+    def __init__(self, call: FusedCall):
+        super().__init__()
+        seq_q, seq_k = call.sizes.seq_q, call.sizes.seq_k
+        last = seq_q - 1 + call.offset
+        distance = np.arange(seq_k) - last
+        self.slope = _LastRow(distance)
+        self.distance = Tensor(distance.astype(np.float32).reshape(1, 1, 1, -1))
+        rows = last - (np.arange(seq_q) + call.offset)
+        self.rows = Tensor(rows.astype(np.float32).reshape(1, 1, -1))
+
+    def construct(self, real_shift):
+        return self.slope(real_shift) * self.distance
+
+    def left_out(self, real_shift):
+        """Return the bias each query's scores lack, (B or 1, N, S1)."""
+        return ops.squeeze(self.slope(real_shift), -1) * self.rows
+
+
+class Slopes(nn.Cell):
+    """Make alibi_slopes of packed sequences, (sequences, N) or (N,), without a gradient. They come from the last rows
+    of the longest sequence.
+    """
+
+    def __init__(self, shape: tuple):
+        super().__init__()
+        sequences, heads, _, seq_k = shape
+        self.slope = _LastRow(np.arange(seq_k) - (seq_k - 1))
+        self.shape = (heads,) if sequences == 1 else (sequences, heads)
+
+    def construct(self, real_shift):
+        return ops.stop_gradient(ops.reshape(self.slope(real_shift), self.shape))
+
+
+class _LastRow(nn.Cell):
+    """Fit the slopes of a real_shift's last row, whose keys stand at `distance`. They are (B or 1, N, 1, 1)."""
+
+    def __init__(self, distance: np.ndarray):
+        super().__init__()
+        seen = distance <= 0
+        self.weights = Tensor((seen / distance[seen].sum()).astype(np.float32).reshape(1, 1, 1, -1))
+
+    def construct(self, real_shift):
+        row = ops.cast(real_shift[:, :, -1:], mstype.float32)
+        return ops.ReduceSum(keep_dims=True)(row * self.weights, -1)

@@ -19,9 +19,8 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.paged import product
 from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.ascend910 import Operator
-from flash_attention.compat.mindspore_ops.call import FusedCall, Settings
+from flash_attention.compat.mindspore_ops.call import FusedCall, Settings, read_call
 from flash_attention.compat.mindspore_ops.cells import Attend, Prepared
-from flash_attention.compat.mindspore_ops.layouts import read_call
 from flash_attention.compat.mindspore_ops.paged import PagedCell, read_paged
 from flash_attention.compat.mindspore_ops.reshaped import filled_where, reads_hidden, reshaped
 from flash_attention.compat.mindspore_ops.signatures import arguments_of
@@ -121,7 +120,7 @@ class _Primitive(Operator):
     """Keep the settings of a primitive."""
 
     def __init__(self, *given, **named):
-        super().__init__(type(self).__name__)
+        super().__init__()
         self.settings = arguments_of(self.name, _SETTINGS, given, named)
 
 

@@ -12,12 +12,9 @@ from mindspore import dtype as mstype
 from flash_attention.bridge.tensors import as_int32, compile_time, spec, tensor_spec
 from flash_attention.bridge.versions import infers
 from flash_attention.call.checks import check_bool
-from flash_attention.call.inputs import DTYPES, TensorSpec, fits
-from flash_attention.call.layout import UNKNOWN
-from flash_attention.compat.mindspore_ops.call import PACKED, FusedCall
+from flash_attention.call.inputs import fits
+from flash_attention.compat.mindspore_ops.call import PACKED, TRIANGLE
 
-#: The shape of a floating mask of packed sequences that stands for causal at any length.
-TRIANGLE = (128, 128)
 _NAMES = "actual_seq_qlen", "actual_seq_kvlen"
 _said: list[tuple[object, bool]] = []  # by patches that last, the newest behind
 
@@ -49,39 +46,6 @@ def meaning_of(inference: bool | None) -> bool | None:
 
 
 meaning = compile_time(meaning_of)
-
-
-def read_unmasked(call: FusedCall) -> FusedCall:
-    """Read a padded call of sparse mode 0 without a mask. If next_tokens is 0, it has two readings.
-
-    Raises:
-        ValueError: nobody decided for one, or causal attention would have two alignments or a window.
-    """
-    settings, seq_q, seq_k = call.settings, call.sizes.seq_q, call.sizes.seq_k
-    if settings.next_tokens != 0 or settings.inference is False or seq_q == seq_k == 1:
-        return call
-    if settings.inference is None:
-        raise ValueError(
-            "next_tokens: got 0 without attn_mask, which has two readings; allowed is a choice: inference=True of "
-            "patch_mindspore or flash_attention_score makes it causal, as MindSpore's inference operators do, "
-            "inference=False shows every key, as its documentation says"
-        )
-    if seq_q != seq_k:
-        raise ValueError(
-            f"next_tokens: got 0 without attn_mask for S1 = {seq_q}, S2 = {seq_k} and inference=True; allowed are "
-            "equal lengths, because no source says how MindSpore's inference operators align others"
-        )
-    if 0 <= settings.pre_tokens < (65536 if seq_k == UNKNOWN else seq_k - 1) or settings.pre_tokens < 0:
-        raise ValueError(
-            f"pre_tokens: got {settings.pre_tokens} without attn_mask for S2 = {seq_k} and inference=True; allowed is "
-            "one that hides nothing, because no source says whether MindSpore's inference operators apply others"
-        )
-    return call._replace(causal=True)
-
-
-def is_triangle(mask: TensorSpec | None) -> bool:
-    """Return True for a mask of packed sequences that stands for causal."""
-    return mask is not None and mask.dtype in DTYPES and mask.shape == TRIANGLE
 
 
 @compile_time

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import mindspore as ms
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.bridge.precision import fix_dtypes
-from flash_attention.bridge.tensors import compile_time, read_specs, remembered, spec, tensor_spec
-from flash_attention.call.checks import check_dtype, check_int, check_name
+from flash_attention.bridge.tensors import compile_time, compiling, read_specs, refuse, remembered, spec, tensor_spec
+from flash_attention.call.checks import check_dtype, check_int, check_name, check_real
 from flash_attention.call.inputs import DTYPES
 from flash_attention.compat.ascend910 import Operator
-from flash_attention.compat.mindspore_ops.call import PACKED, Settings
+from flash_attention.compat.mindspore_ops.call import LAYOUTS, PACKED, Settings, read_call, shard_request
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
 from flash_attention.compat.mindspore_ops.inference import constant_ends, decided, meaning, meaning_of
-from flash_attention.compat.mindspore_ops.layouts import LAYOUTS, read_call, shard_request
+from flash_attention.compat.mindspore_ops.signatures import arguments_of
 
 
 def flash_attention_score(
@@ -124,7 +126,7 @@ class FlashAttentionScore(Operator):
         input_layout="BSH",
         sparse_mode=0,
     ):
-        self.name = "FlashAttentionScore"
+        super().__init__()
         settings = head_num, keep_prob, scale_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode
         self.inference = decided()
         self.settings, self.input_layout, self.request = (*settings, self.inference), input_layout, None
@@ -238,3 +240,68 @@ def _check_lengths(ends, shift, drop) -> None:
 def _cell(kind, settings, specs, prefix, request) -> nn.Cell:
     shift = None if specs[3] is None else specs[3].shape
     return fix_dtypes(kind(read_call(settings, specs, prefix), shift, request))
+
+
+_FUSION = (
+    *("query", "key", "value", "head_num", "input_layout", "pse", "padding_mask", "attn_mask", "scale_value"),
+    *("keep_prob", "pre_tokens", "next_tokens", "inner_precise", "prefix", "actual_seq_qlen", "actual_seq_kvlen"),
+    *("sparse_mode", "pse_type"),
+)
+
+
+def speed_fusion_attention(*given, **named):
+    """Compute `mindspore.ops.speed_fusion_attention`, with its arguments, order and defaults; in PYNATIVE only.
+
+    The arguments are as in `flash_attention_score`: `pse` is `real_shift`, and `scale` is `scalar_value`. Without
+    atten_mask, sparse_mode 0 shows every key, as MindSpore's documentation says. Maxima and sums cost two more forward
+    passes.
+
+    Args:
+        pse_type (int): 1: pse is added before the scale; 0: behind it.
+
+    Returns:
+        The output; maxima and sums of queries, float32 (B, N, S, 8) or (T, N, 8), without a gradient; and an empty
+        Tensor, seed, offset and numels, which are 0: our dropout has a seed of its own.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    return _run_fusion(arguments_of("speed_fusion_attention", _FUSION, given, named))
+
+
+@ms.jit_class
+class SpeedFusionAttention(Operator):
+    """The primitive of `speed_fusion_attention`; `seed` and `offset` have no effect."""
+
+    def __call__(self, *given, **named):
+        return _run_fusion(arguments_of("SpeedFusionAttention", _FUSION, given, named))
+
+
+def _run_fusion(found):
+    if compiling():
+        refuse("speed_fusion_attention: got a compiled graph, allowed is PYNATIVE, as MindSpore documents")
+    query, key, value, heads, layout, shift, padding_mask, mask, scale, keep_prob = found[:10]
+    before, after, precise, prefix, lengths_q, lengths_k, mode, kind = found[10:]
+    check_int("pse_type", kind, 0, 1)
+    if shift is not None and kind == 0:
+        if check_real("scale", scale) == 0:
+            raise ValueError("scale: got 0 with pse_type 0, allowed is another number")
+        shift = ops.cast(shift, mstype.float32) / scale
+    settings = heads, keep_prob, scale, before, after, precise, layout, mode, False
+    tensors, lengths = (query, key, value, shift, None, mask), (prefix, lengths_q, lengths_k)
+    output = run_score("output", settings, tensors, padding_mask, lengths, None)
+    maximum, total = run_score("statistics", settings, tensors, padding_mask, lengths, None)
+    zero = Tensor(0, mstype.int64)
+    return output, maximum, total, scalar_like(query, 0.0), zero, zero, zero
+
+
+def primitive_of(name: str, function: Callable) -> type:
+    """Return MindSpore's primitive of a function: it is made without arguments, and called as the function."""
+
+    def __call__(self, *given, **named):
+        return function(*given, **named)
+
+    doc = f"The primitive of `{function.__name__}`."
+    return ms.jit_class(
+        type(name, (Operator,), {"__call__": __call__, "__doc__": doc, "__module__": function.__module__})
+    )

@@ -63,7 +63,7 @@ class PagedAttention(Operator):
         mask_mode="MASK_DEFAULT",
         mla_v_dim=0,
     ):
-        super().__init__("PagedAttention")
+        super().__init__()
         self.settings = head_num, scale_value, kv_cache_quant_mode, mask_mode, mla_v_dim
 
     def __call__(
@@ -95,7 +95,7 @@ class PagedAttentionMask(Operator):
     """
 
     def __init__(self, head_num, scale_value, kv_head_num, kv_cache_quant_mode="DEFAULT"):
-        super().__init__("PagedAttentionMask")
+        super().__init__()
         self.settings = head_num, scale_value, kv_cache_quant_mode, "MASK_DEFAULT", 0
 
     def __call__(

@@ -11,7 +11,7 @@ from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import compile_time, remembered, spec, tensor_spec
 from flash_attention.call.checks import check_dtype, check_name
 from flash_attention.call.inputs import DTYPES, fits
-from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.operators import primitive_of
 
 _NAMES = tuple(f"{part}_{name}" for part in ("prev", "cur") for name in ("attn_out", "softmax_max", "softmax_sum"))
 
@@ -47,15 +47,7 @@ def ring_attention_update(
     return run(*before, cur_attn_out, cur_softmax_max, cur_softmax_sum)
 
 
-@ms.jit_class
-class RingAttentionUpdate(Operator):
-    """The primitive of `ring_attention_update`."""
-
-    def __init__(self):
-        super().__init__("RingAttentionUpdate")
-
-    def __call__(self, *given, **named):
-        return ring_attention_update(*given, **named)
+RingAttentionUpdate = primitive_of("RingAttentionUpdate", ring_attention_update)
 
 
 @compile_time

@@ -18,6 +18,7 @@ from flash_attention.call.layout import UNKNOWN
 from flash_attention.call.paged import product
 from flash_attention.call_cells import NumberCheck
 from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.operators import primitive_of
 
 
 @ms.jit_class
@@ -39,7 +40,7 @@ class ApplyRotaryPosEmb(Operator):
     """
 
     def __init__(self, cos_format=0):
-        super().__init__("ApplyRotaryPosEmb")
+        super().__init__()
         self.cos_format = cos_format
 
     def __call__(self, query, key, cos, sin, position_ids):
@@ -211,15 +212,7 @@ def rotary_position_embedding(x, cos, sin, mode=0):
     return _embedding(mode, (spec(x), spec(cos), spec(sin)))(x, cos, sin)
 
 
-@ms.jit_class
-class RotaryPositionEmbedding(Operator):
-    """The primitive of `rotary_position_embedding`; mode is an input."""
-
-    def __init__(self):
-        super().__init__("RotaryPositionEmbedding")
-
-    def __call__(self, x, cos, sin, mode=0):
-        return rotary_position_embedding(x, cos, sin, mode)
+RotaryPositionEmbedding = primitive_of("RotaryPositionEmbedding", rotary_position_embedding)
 
 
 @compile_time

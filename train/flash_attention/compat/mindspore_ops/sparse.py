@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
@@ -16,7 +15,7 @@ from flash_attention.bridge.tensors import as_int32, compile_time, read_specs, r
 from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_name, check_real
 from flash_attention.call.inputs import DTYPES, TensorSpec
 from flash_attention.call.layout import UNKNOWN
-from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.operators import primitive_of
 from flash_attention.compat.mindspore_ops.reshaped import reshaped
 from flash_attention.compat.mindspore_ops.signatures import arguments_of
 from flash_attention.functional import flash_attention
@@ -92,26 +91,10 @@ def lightning_indexer(*given, **named):
     return _prepared_index(found[5:], tensors)(query, key, weights, lengths_q, lengths_k)
 
 
-@ms.jit_class
-class SparseFlashAttention(Operator):
-    """The primitive of `sparse_flash_attention`."""
-
-    def __init__(self):
-        super().__init__("SparseFlashAttention")
-
-    def __call__(self, *given, **named):
-        return sparse_flash_attention(*given, **named)
+SparseFlashAttention = primitive_of("SparseFlashAttention", sparse_flash_attention)
 
 
-@ms.jit_class
-class LightningIndexer(Operator):
-    """The primitive of `lightning_indexer`."""
-
-    def __init__(self):
-        super().__init__("LightningIndexer")
-
-    def __call__(self, *given, **named):
-        return lightning_indexer(*given, **named)
+LightningIndexer = primitive_of("LightningIndexer", lightning_indexer)
 
 
 @compile_time

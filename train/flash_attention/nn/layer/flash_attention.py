@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore import Tensor
-from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import MixedPrecisionCast, keeps_its_code
+from flash_attention.bridge.tensors import refuse
 from flash_attention.call import ALL_BLOCKS, AttentionRules
 from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_bool, check_int, check_name
@@ -20,7 +20,7 @@ from flash_attention.call.literals import Alignment, BackendName, LayoutName
 from flash_attention.call.tiling import DEFAULT_STRATEGY
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import attend
-from flash_attention.sharding.request import RequestedSharding, ShardRequest
+from flash_attention.sharding.shard import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import DeviceGrid
 
 # The arguments that `print(layer)` shows, beside the seed of its dropout.
@@ -29,11 +29,6 @@ _SHOWN = (
     *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "batch", "window_size"),
     *("causal", "causal_alignment", "value_head_dim", "alibi_grad"),
 )
-
-
-@constexpr(reuse_result=False)
-def _refuse_alibi(name: str):
-    raise ValueError(f"{name}: given to a layer with alibi=False, allowed only with alibi=True")
 
 
 @keeps_its_code
@@ -224,9 +219,9 @@ class FlashAttention(EntryCell):
         if self.training and self.dropout_rate > 0.0:
             rules, seed = self.rules_in_training, self.dropout_seed()
         if alibi_mask is not None and not self.alibi:
-            _refuse_alibi("alibi_mask")
+            refuse("alibi_mask: given to a layer with alibi=False, allowed only with alibi=True")
         if alibi_slopes is not None and not self.alibi:
-            _refuse_alibi("alibi_slopes")
+            refuse("alibi_slopes: given to a layer with alibi=False, allowed only with alibi=True")
         tiles, tile, known = self.tiles, self.tile, self.block_mask_key
         if block_mask is not None:
             tiles, tile, known = block_mask, 0, ""

@@ -10,8 +10,7 @@ from flash_attention.backends import registry
 from flash_attention.call import LAYOUTS, AttentionRules, Call
 from flash_attention.kernels.tik import signatures
 from flash_attention.kernels.tik.operators import check_tensors
-from flash_attention.sharding.request import ShardRequest
-from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, ShardRequest, sharding
 from flash_attention.sharding.strategy import DeviceGrid, axes_of
 from mindspore import Tensor, ops
 
