@@ -195,7 +195,16 @@ def flash_attention(
         backend,
         argument_names,
         shards,
-        *(attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask),
+        attention_mask,
+        bias,
+        keep_bits,
+        seed,
+        sinks,
+        prefix,
+        segment_ids,
+        kv_segment_ids,
+        alibi_slopes,
+        block_mask,
     )
 
 
@@ -220,10 +229,9 @@ def attend(
     first = spec(mask), spec(bias), spec(keep_bits), spec(seed), spec(sinks)
     second = spec(prefix), spec(segment_ids), spec(kv_segment_ids), spec(alibi_slopes), spec(block_mask)
     _bias_grad, _layout, _head_dim, _value_head_dim, _batch, return_lse, _tile, _block_mask_key = others
-    run = prepare(
-        *("dense", of_tensors, first + second, argument_names, rules, others, backend, shards),
-        return_lse and compiling(),
-    )
+    specs, compiled_lse = first + second, return_lse and compiling()
+    # No starred tuple: the graph of a recomputed cell would not compute the attention again.
+    run = prepare("dense", of_tensors, specs, argument_names, rules, others, backend, shards, compiled_lse)
     inputs = mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes, block_mask
     output, logsumexp = run(query, key, value, inputs)
     if return_lse:
