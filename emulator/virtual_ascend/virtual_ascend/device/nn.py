@@ -72,6 +72,7 @@ TABLE: dict[str, Function] = {
     "Adds": Function("tsst", lambda x, y, factor: x + factor * y),
     "All": Function("tabt", _reduce(np.all)),
     "Amax": Function("tabt", _reduce(np.max)),
+    "Amin": Function("tabt", _reduce(np.min)),
     "Any": Function("tabt", _reduce(np.any)),
     "Arange": Function("ssst", lambda start, stop, step: np.arange(start, stop, step)),
     "ArgMax": Function("tibt", lambda x, axis, keep: np.argmax(x, axis=axis, keepdims=bool(keep))),

@@ -197,6 +197,7 @@ def _block_masks() -> list[Case]:
         Case(block_mask="heads", seq_q=450, seq_k=450, density=0.05, head_dim=59),
         Case(block_mask="heads", tile=128, seq_q=260, seq_k=520, density=0.95, value_dim=48),
         Case(block_mask="all", batch=2, seq_q=200, seq_k=200, segments="documents"),
+        Case(block_mask="heads", **groups, seq_q=300, seq_k=260, segments="shuffled", density=0.6),
         Case(block_mask="shared", batch=2, seq_q=200, seq_k=150, mask="3d", alibi="given"),
         Case(block_mask="shared", batch=2, seq_q=150, seq_k=200, mask="causal", prefix=True),
         Case(block_mask="heads", **groups, seq_q=2, seq_k=400, sinks=True, draw=1),

@@ -21,6 +21,7 @@ from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
 from flash_attention.call.block_mask import known
 from flash_attention.kernels.tik import describe, operators, signatures
+from flash_attention.kernels.tik.common import segments
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, TENSORS, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
@@ -47,7 +48,8 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
+        sharded = shard is not None
+        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout, sharded=sharded)
         # The decoding kernels have no strategies for sharded graphs. Otherwise they run if they can. The forward kernel
         # and the change of keys and values to FRACTAL_NZ before it would take more modelled time.
         decodes = shard is None and decode_scheduler.refuse(problem) is None
@@ -72,7 +74,7 @@ class OperatorAttention(nn.Cell):
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
-        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call) else None
+        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call, sharded) else None
         shard = with_mask(shard, call)
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:
@@ -90,7 +92,9 @@ class OperatorAttention(nn.Cell):
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
-        self.block_mask = call.place("block_mask") if problem.listed and tiles is None else None
+        self.segments = _SegmentNumbers(call, problem) if problem.call.segments else None
+        given = problem.listed and tiles is None and self.segments is None
+        self.block_mask = call.place("block_mask") if given else None
         self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
@@ -121,6 +125,8 @@ class OperatorAttention(nn.Cell):
         if self.block_mask is not None:
             tiles = ops.cast(unfolded(inputs[self.block_mask], query), mstype.int32)
             others = others + (ops.stop_gradient(tiles),)
+        if self.segments is not None:
+            others = others + self.segments(query, inputs)
         output, logsumexp = self.core(query, key, value, others)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
@@ -144,7 +150,7 @@ def kernels(
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table. It does not
-    if it is known: `tiles`.
+    if it is known: `tiles`. With segment ids the results of _SegmentNumbers follow.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.call.seq_q, problem.call.seq_k)
@@ -157,7 +163,8 @@ def kernels(
         return Compiled(_Backward(problem, tiles, *map(made, operators.stages(problem)[1:])))
 
     forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, tiles, made("forward"))
-    count = 8 if problem.sequences else 6 if problem.listed and tiles is None else 5
+    listed = 0 if not problem.listed or tiles is not None else 3 if problem.call.segments else 1
+    count = 8 if problem.sequences else 5 + listed
     return Differentiable(Compiled(forward), backward, "tik and emulator", count=count)
 
 
@@ -193,6 +200,40 @@ class _Features(nn.Cell):
         return result
 
 
+class _SegmentNumbers(nn.Cell):
+    """Make states of tiles and float16 numbers of tokens, see `segments.numbers`. Factors of a stage come later."""
+
+    def __init__(self, call: Call, problem: KernelProblem):
+        super().__init__()
+        names = "segment_ids", "kv_segment_ids", "block_mask"
+        self.queries, self.keys, self.block_mask = map(call.place, names)
+        self.make = (segments.numbers(graph_integers, problem),)
+
+    def construct(self, query, inputs):
+        tiles = None
+        if self.block_mask is not None:
+            tiles = ops.cast(unfolded(inputs[self.block_mask], query), mstype.int32)
+        given = unfolded(inputs[self.queries], query), unfolded(inputs[self.keys], query)
+        states, queries, keys = self.make[0](given[0], given[1], tiles)
+        numbers = ops.cast(queries, mstype.float16), ops.cast(keys, mstype.float16)
+        return ops.stop_gradient(states), ops.stop_gradient(numbers[0]), ops.stop_gradient(numbers[1])
+
+
+class _ListInputs(nn.Cell):
+    """Give the inputs of a stage that lists tiles: numbers of segment ids, if there are some, and the work table."""
+
+    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None):
+        super().__init__()
+        self.table, self.factors = _ListTable(problem, stage, tiles), None
+        if problem.call.segments:
+            self.factors = tuple(map(Tensor, segments.factors(problem, stage)))
+
+    def construct(self, *data):
+        if self.factors is None:
+            return (self.table(*data),)
+        return data[1] * self.factors[0], data[2] * self.factors[1], self.table(data[0])
+
+
 class _ListTable(nn.Cell):
     """Give the work table of a stage, see operators.list_table. It is a constant if the block mask is: `tiles`."""
 
@@ -218,7 +259,7 @@ class _Forward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
         if self.listed:
-            self.list_table = _ListTable(problem, "forward", tiles)
+            self.list_inputs = _ListInputs(problem, "forward", tiles)
 
     def construct(self, query, key, value, mask, bias, keep, sinks, slopes, *data):
         features = self.features(mask, bias, keep)
@@ -228,7 +269,7 @@ class _Forward(nn.Cell):
             work, blocks = self.tables[0](*data)
             features = features + (blocks, work)
         if self.listed:
-            features = features + (self.list_table(*data),)
+            features = features + self.list_inputs(*data)
         return self.forward(query, key, value, *features, *self.constants(slopes))
 
 
@@ -248,7 +289,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
         if self.listed:
-            self.list_table = _ListTable(problem, "grad", tiles)
+            self.list_inputs = _ListInputs(problem, "grad", tiles)
         self.return_lse, self.bias_grad = call.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and call.bias == "per_key" else None
@@ -268,7 +309,7 @@ class _Backward(nn.Cell):
             work, table = self.tables[0](*data)
             blocks, features = (table,), features + (work,)
         if self.listed:
-            features = features + (self.list_table(*data),)
+            features = features + self.list_inputs(*data)
         rows = self.rows(*given, *blocks, *self.rows_constants(slopes))
         gradients = self.main(query, key, value, rows[1], rows[0], *features, *self.main_constants(slopes))
         if self.finish is None:

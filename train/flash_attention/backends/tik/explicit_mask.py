@@ -1,8 +1,8 @@
-"""Prefixes and segment ids for the TIK operators: an explicit mask, made by MindSpore's own operations.
+"""Prefixes for the TIK operators: an explicit mask, made by MindSpore's own operations.
 
 They are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
 skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
-A block mask joins it only if `describe.lists_tiles` finds no room for its lists.
+Segment ids and a block mask join it only where `describe.lists_tiles` says no.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH = ("dp", None, None, None)
 
 def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
-    if shard is None or not makes_mask(call):
+    if shard is None or not makes_mask(call, True):
         return shard
     heads = None if shard.mask_axes is None else shard.mask_axes[1]
     return replace(shard, mask_axes=("dp", heads, None, None))
@@ -42,9 +42,11 @@ class ExplicitMask(nn.Cell):
     def __init__(self, call: Call, shard: Shard | None):
         super().__init__()
         self.mask, self.prefix = map(call.place, ("mask", "prefix"))
-        self.segment_ids, self.kv_segment_ids = map(call.place, ("segment_ids", "kv_segment_ids"))
+        listed = lists_tiles(call, shard is not None)
+        of_ids = ("segment_ids", "kv_segment_ids") if shard is not None or not listed else ("", "")
+        self.segment_ids, self.kv_segment_ids = map(call.place, of_ids)
         self.out_of_band = Tensor(~call.band.dense()[None, None])
-        self.block_mask = None if lists_tiles(call) else call.place("block_mask")
+        self.block_mask = None if listed else call.place("block_mask")
         self.out_of_tiles = None if self.block_mask is None else OutOfTiles(call)
         self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()

@@ -13,6 +13,7 @@ from mindspore import dtype as mstype
 minimum, maximum, where = ops.Minimum(), ops.Maximum(), ops.Select()
 logical_and, logical_or, take, reshape = ops.LogicalAnd(), ops.LogicalOr(), ops.Gather(), ops.Reshape()
 _cast, _sum, _first_largest = ops.Cast(), ops.ReduceSum(), ops.Argmax(1, mstype.int32)
+_smallest, _largest = ops.ReduceMin(), ops.ReduceMax()
 cumsum, _stack, _concatenate = ops.CumSum(), ops.Stack(1), ops.Concat(0)
 
 
@@ -36,8 +37,18 @@ def first_true(tensor):
     return _first_largest(_cast(tensor, mstype.float32))
 
 
+def smallest(tensor):
+    """Return the smallest element of each row of a matrix, as float32."""
+    return _smallest(_cast(tensor, mstype.float32), 1)
+
+
+def largest(tensor):
+    """Return the largest element of each row of a matrix, as float32."""
+    return _largest(_cast(tensor, mstype.float32), 1)
+
+
 def stack(tensors):
-    """Stack vectors as the columns of a matrix."""
+    """Stack tensors along a second axis: vectors as the columns of a matrix."""
     return _stack(tensors)
 
 

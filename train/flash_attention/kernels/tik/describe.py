@@ -9,13 +9,15 @@ from typing import Any
 from flash_attention.call import Call, alibi_slopes
 from flash_attention.call.rules import PLAIN_RULES
 from flash_attention.call.storage import Paged, Varlen
+from flash_attention.call.tiling import tiles_of
 from flash_attention.kernels.tik import varlen
 from flash_attention.kernels.tik.backward import schedule as backward
+from flash_attention.kernels.tik.common import segments
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
-def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelProblem:
+def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **chosen: Any) -> KernelProblem:
     """Return the kernel problem of a call.
 
     A field that makes no difference to a kernel has its default.
@@ -24,6 +26,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelPro
 
     Args:
         layout: of a dense call's tensors, as the kernels get them.
+        sharded: the kernels compute a shard, see `lists_tiles`.
         **chosen: cores, memories and tiling.
 
     Raises:
@@ -36,7 +39,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelPro
         chosen["keep_blocks"] = _keep_blocks(call)
     elif call.kind == "paged":
         layout, storage = "BSND", Paged(call.paged.block_size, call.paged.blocks)
-    shape, dropped = mask_shape(call), call.dropped_share
+    shape, dropped = mask_shape(call, sharded), call.dropped_share
     same = "batch heads kv_heads seq_q seq_k dtype sinks bias_shape bias_dtype return_lse"
     described = Call(
         **{name: getattr(call, name) for name in same.split()},
@@ -59,9 +62,9 @@ def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelPro
         training=dropped > 0,
         prefix=packed and call.prefix,
         storage=storage,
-        **_block_mask(call),
+        **(_tiles(call, sharded) if lists_tiles(call, sharded) else {}),
     )
-    keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != ""
+    keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != "" and not described.segments
     return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, **chosen)
 
 
@@ -85,39 +88,43 @@ def _slopes(call: Call) -> tuple[float, ...]:
     return tuple(alibi_slopes(call)) * items
 
 
-def mask_shape(call: Call) -> tuple | None:
+def mask_shape(call: Call, sharded: bool = False) -> tuple | None:
     """Return the shape of the kernels' explicit mask. Prefix and segments become part of it, see `makes_mask`."""
-    if not makes_mask(call):
+    if not makes_mask(call, sharded):
         return call.mask_shape
-    tiles = None if lists_tiles(call) else call.block_mask_shape
+    tiles = None if lists_tiles(call, sharded) else call.block_mask_shape
     given = [shape for shape in (call.mask_shape, tiles) if shape is not None]
     batch = call.batch if call.prefix or call.segments else max(shape[0] for shape in given)
     return batch, max((1, *(shape[1] for shape in given))), call.seq_q, call.seq_k
 
 
-def makes_mask(call: Call) -> bool:
-    """Return True if inputs other than a mask become the kernels' explicit mask. A block mask does unless
+def makes_mask(call: Call, sharded: bool = False) -> bool:
+    """Return True if inputs other than a mask become the kernels' explicit mask. Segments and a block mask do unless
     `lists_tiles`. Kernels of packed sequences take prefixes.
     """
+    listed = lists_tiles(call, sharded)
     return (
         (call.prefix and call.kind != "varlen")
-        or call.segments
-        or (call.block_mask_shape is not None and not lists_tiles(call))
+        or (call.segments and (sharded or not listed))
+        or (call.block_mask_shape is not None and not listed)
     )
 
 
 @functools.lru_cache(maxsize=64)
-def lists_tiles(call: Call) -> bool:
-    """Return True if the kernels visit only the tiles that a call's block mask shows.
+def lists_tiles(call: Call, sharded: bool = False) -> bool:
+    """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask.
+    compute the same from an explicit mask. So they do with segment ids beside a soft cap, or in shards.
     """
-    if call.block_mask_shape is None:
+    listed = _tiles(call, sharded)
+    if not listed or (listed["segments"] and call.rules.softcap):
         return False
     try:
-        problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0))
-        problem = replace(problem, call=replace(problem.call, **_tiles(call)))
+        problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0, segments=False))
+        problem = replace(problem, call=replace(problem.call, **listed))
+        if listed["segments"] and not segments.addressable(problem):
+            return False
         forward.choose(problem)
         backward.choose(problem)
     except (TypeError, ValueError):
@@ -125,9 +132,10 @@ def lists_tiles(call: Call) -> bool:
     return True
 
 
-def _block_mask(call: Call) -> dict:
-    return _tiles(call) if lists_tiles(call) else {}
-
-
-def _tiles(call: Call) -> dict:
-    return {"block_mask_shape": call.block_mask_shape, "block_mask_tile": call.block_mask_tile}
+def _tiles(call: Call, sharded: bool) -> dict:
+    """Return fields of the kernels' call for lists of tiles, or none."""
+    shape, tile, listed = call.block_mask_shape, call.block_mask_tile, call.segments and not sharded
+    if listed:
+        tile = tile or segments.TILE
+        shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)
+    return {} if shape is None else {"block_mask_shape": shape, "block_mask_tile": tile, "segments": listed}

@@ -38,6 +38,16 @@ def first_true(values: np.ndarray) -> np.ndarray:
     return np.argmax(values, 1).astype(np.int32)
 
 
+def smallest(values: np.ndarray) -> np.ndarray:
+    """Return the smallest element of each row, as float32."""
+    return values.astype(np.float32).min(1)
+
+
+def largest(values: np.ndarray) -> np.ndarray:
+    """Return the largest element of each row, as float32."""
+    return values.astype(np.float32).max(1)
+
+
 def stack(arrays) -> np.ndarray:
-    """Return vectors as the columns of a matrix."""
+    """Stack arrays along a second axis: vectors as the columns of a matrix."""
     return np.stack(arrays, 1)

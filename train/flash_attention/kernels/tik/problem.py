@@ -147,7 +147,7 @@ class KernelProblem:
         call = self.call
         if not self.sequences:
             for name in ("prefix", "segments"):
-                if getattr(call, name):
+                if getattr(call, name) and (name == "prefix" or not self.listed):
                     raise ValueError(f"{name}: got True without packed sequences, allowed there is an explicit mask")
             return
         for name in ("mask_shape", "bias_shape"):

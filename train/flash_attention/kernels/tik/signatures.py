@@ -15,7 +15,7 @@ import numpy as np
 from flash_attention.kernels.tik import layout, varlen
 from flash_attention.kernels.tik.backward import data_tables as backward_tables
 from flash_attention.kernels.tik.backward import schedule as backward
-from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.common import score_terms, segments
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import schedule as decode
 from flash_attention.kernels.tik.forward import data_tables as forward_tables
@@ -153,6 +153,8 @@ def _shared(p: KernelProblem) -> dict:
         result["keep"] = layout.keep_shape(p)
     if call.sinks:
         result["sinks"] = call.batch, call.heads, layout.SINK_LANES
+    if call.segments:
+        result.update(segments.shapes(p))
     if p.sequences:
         result["blocks"] = rows // layout.BLOCK, varlen.BLOCK_ROW.size
     if call.bias == "alibi":
@@ -253,7 +255,7 @@ def _decode(p: KernelProblem) -> dict:
 # Formats of stored tensors; tensors of the decoding kernels are ND.
 _KINDS = {
     ("float16", NZ): "query key value output d_output scaled_d_output d_key d_value d_query mask bias",
-    ("float16", "ND"): "key_mask key_bias row_lanes tiles positions distances one_hot",
+    ("float16", "ND"): "key_mask key_bias segment_queries segment_keys row_lanes tiles positions distances one_hot",
     ("float32", NZ): "d_bias",
     ("float32", "ND"): "logsumexp d_logsumexp sinks d_sink_rows slopes row_numbers d_query_sums d_bias_sums limits "
     "row_slopes sums statistics row_sinks",
@@ -269,8 +271,8 @@ _ADDED = ["d_query_sums", "d_bias"]
 _STAGES: dict[str, tuple[Callable[[KernelProblem], dict], str, str]] = {
     "forward": (
         _forward,
-        "query key value mask key_mask bias key_bias keep sinks blocks work table tiles slopes positions row_numbers "
-        "distances",
+        "query key value mask key_mask bias key_bias keep sinks segment_queries segment_keys blocks work table tiles "
+        "slopes positions row_numbers distances",
         "output logsumexp",
     ),
     "grad_rows": (
@@ -280,8 +282,8 @@ _STAGES: dict[str, tuple[Callable[[KernelProblem], dict], str, str]] = {
     ),
     "grad": (
         _grad,
-        "query key value scaled_d_output row_lanes mask key_mask bias key_bias keep work table tiles one_hot positions "
-        "distances slopes",
+        "query key value scaled_d_output row_lanes mask key_mask bias key_bias keep segment_queries segment_keys work "
+        "table tiles one_hot positions distances slopes",
         "d_key d_value d_query_sums d_bias d_bias_sums d_query",
     ),
     "grad_finish": (_grad_finish, "d_query_sums blocks", "d_query"),

@@ -228,7 +228,7 @@ def of_lists(problem: KernelProblem, plan: BackwardPlan) -> _Lists:
     hidden = 1 + tiles.number(((0, 0),) * plan.rows)
     height = -(-call.seq_q // plan.rows)
     members = call.group if own_lists(problem) else 1
-    if hidden >= CODES or height > MOST_TILES or not tile_lists.holds(members * MOST_TILES):
+    if hidden > tile_lists.most_numbers(problem) or height > MOST_TILES or not tile_lists.holds(members * MOST_TILES):
         raise PartialTilesError(
             f"block_mask: needs {hidden} visibility tiles, {height} query tiles of a head, {members} heads in a list"
         )

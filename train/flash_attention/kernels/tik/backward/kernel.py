@@ -65,6 +65,7 @@ class Backward:
             KeyItem(core, name, self.split.writes_d_query, self.split.kept) for name in ("item", "next_item")
         )
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
+        self.lowered = core.scalar("int32", "lowered", 0)  # the next scores are added to numbers that lower them
         if self.problem.sequences:
             core.band = BandAtRunTime(core)
         slopes = alibi.Slopes(core) if len(self.split.distances) else None
@@ -382,20 +383,34 @@ class Backward:
         left, rows = self._rows_in_l1("query", unit), on.logsumexp_terms[ring]
         linear = on.linear[0] if self.problem.call.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
-        number = self.loads.number if on.copies("lowering") else None
+        number, apart = self.loads.number if on.copies("lowering") else None, self.loads.apart
         before = number is not None and self.plan.pipeline.whole
+        place = on.l0_turned[0] if not before else on.l0_d_score[0] if spare is None else spare
         if number is not None and before:
             # In the place of the operand that follows the scores. That operand then waits for nothing.
             turn = self.turn
             self.turn += len(self.plan.segments)
             with self.tik.if_scope(number > 0):
-                self._lower_hidden(number, 0, on.l0_d_score[0] if spare is None else spare)
+                self._lower_hidden(number, 0, place)
             self.turn = turn
         lowered = number if before else None
+        if number is not None and apart is not None:
+            turn, lowered = self.turn, self.lowered
+            self.turn += len(self.plan.segments)
+            with self.tik.if_scope(apart > 0):
+                if before:
+                    with self.tik.if_scope(number > 0):
+                        self._lower_others(unit, 1, place)
+                    with self.tik.else_scope():
+                        self._lower_others(unit, 0, place)
+                else:
+                    self._lower_others(unit, 0, place)
+            self.turn = turn
+            lowered.set_as(apart + number if before else apart)
         self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear, lowered)
         if number is not None and not before:
             with self.tik.if_scope(number > 0):
-                self._lower_hidden(number, 1, on.l0_turned[0])
+                self._lower_hidden(number, 1, place)
 
     def _lower_hidden(self, number: Number, adds: int, left: Tensor) -> None:
         """Lower hidden scores until their exponential is zero. Then no product with them saturates, however large.
@@ -415,6 +430,18 @@ class Backward:
                 for group in range(groups):
                     tik.load2dv1(right[group * count * FRACTAL], tile, start + group, count, groups, 0, True)
                 tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, adds)
+
+    def _lower_others(self, unit: Unit, adds: int, left: Tensor) -> None:
+        """Lower scores of other segments. This comes before the scores, because its sums are large but exact."""
+        tik, plan, on = self.tik, self.plan, self.core.on
+        tik.load2dv1(left, on.segment_queries[unit.position], 0, plan.rows // 16, 1, 0, True)
+        right, at = self._operand(), 0
+        for slot in each_epoch(self.core, on.segment_keys, self.epoch):
+            tik.load2dv1(right, slot, 0, plan.columns, 1, 0, True)
+        parts = plan.pieces if len(on.scores) > 1 else ((0, plan.area),)
+        for (first, elements), target in zip(parts, on.scores):
+            at, keys = first // plan.rows, elements // plan.rows
+            tik.mmad(target, left, right[at * TERMS], plan.rows, TERMS, keys, adds)
 
     def _d_probability(self, unit: Unit) -> None:
         on, ring = self.core.on, unit.position

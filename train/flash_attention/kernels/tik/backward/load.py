@@ -9,10 +9,11 @@ import numpy as np
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.items import KeyItem, Unit
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, segments, softcap
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
 from flash_attention.kernels.tik.common.tails import by_keys, by_rows, if_any, segment_keys, stored_rows
+from flash_attention.kernels.tik.common.tile_lists import PARTIAL
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 from flash_attention.kernels.tik.recorder import Core
@@ -25,12 +26,14 @@ class Loads:
     Attributes:
         number, distance: run-time numbers of the visibility and distance tiles of the next scores; None if the
             kernel has no such tiles.
+        apart: run-time flag: segment ids decide inside that tile; None without segment ids.
     """
 
     def __init__(self, core: Core[BackwardPlan], item: KeyItem, numbered: bool, signed: bool):
         self.core, self.item = core, item
         self.number = core.scalar("int32", "number", 0) if numbered else None
         self.distance = core.scalar("int32", "distance", 0) if signed else None
+        self.apart = core.scalar("int32", "apart", 0) if core.problem.call.segments else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
         """Record the loads that happen once: constants, and numbers for places that short tiles leave unwritten."""
@@ -105,6 +108,9 @@ class Loads:
                         (slot, first * plan.value_dim), "value", starts["value"] + first * 16, some, width
                     )
 
+        if self.apart is not None:
+            for slot in each_epoch(core, on.segment_keys, epoch):
+                segments.load(core, slot, "segment_keys", item["batch"], tile * plan.keys, plan.keys)
         by_keys(core, tile, fetch, item.keys)
 
     def _starts(self, names: tuple[str, ...], head: Number, item: KeyItem, offset: Number) -> dict[str, Scalar]:
@@ -198,6 +204,10 @@ class Loads:
                 with tik.else_scope():
                     load(on.logsumexp_terms[place], preprocess.SCORE)
 
+        if unit.number is not None and self.apart is not None:
+            with tik.if_scope(unit.number >= PARTIAL):
+                slot = on.segment_queries[place]
+                segments.load(core, slot, "segment_queries", item["batch"], unit.tile * plan.rows, plan.rows)
         by_rows(core, unit.rows, emit)
 
     def scores_extra(self, unit: Unit) -> None:
@@ -205,6 +215,9 @@ class Loads:
         core, item, problem = self.core, self.item, self.core.problem
         if self.number is not None:
             item.tile_number(self.number, unit)
+            if self.apart is not None:
+                self.apart.set_as(self.number // PARTIAL)
+                self.number.set_as(self.number % PARTIAL)
             if not lowers_on_cube(problem):
                 mask.fetch_visible(core, self.number)
         if self.distance is not None:

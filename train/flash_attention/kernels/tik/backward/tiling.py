@@ -332,6 +332,8 @@ def buffers(
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * value_dim, 2),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
+        Buffer("segment_queries", "L1", "float16", rows * TERMS if call.segments else 0, RING),
+        Buffer("segment_keys", "L1", "float16", keys * TERMS if call.segments else 0, 2),
         Buffer("one_terms", "L1", "float16", FRACTAL),
         Buffer("one_hot", "L1", "float16", 16 * FRACTAL, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", tiles),

@@ -20,6 +20,7 @@ from flash_attention.kernels.tik.tik_types import BlockPlan
 from flash_attention.kernels.tik.varlen import Array
 
 CODES = 1024  # codes of a tile: 0 = not visited, else 1 + number of the visibility tile
+PARTIAL = CODES // 2  # added to it if segment ids decide inside the tile
 BLOCK_WORDS = 8  # int32 words of a block of global memory
 
 
@@ -37,6 +38,11 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
 def holds(tiles: int) -> bool:
     """Return if 32 bits hold a tile's number and a code."""
     return tiles * CODES <= 2**31
+
+
+def most_numbers(problem: KernelProblem) -> int:
+    """Return how many visibility tiles codes can tell apart, and one more."""
+    return (PARTIAL if problem.call.segments else CODES) - 1
 
 
 def length(problem: KernelProblem, plan: BlockPlan) -> int:
@@ -88,6 +94,8 @@ def coded(
 ) -> Callable[[Array], Array]:
     """Return make(block_mask) -> int32 (planes * lines, tiles of a line): the codes of the tiles at some places.
 
+    With segment ids the block mask holds states, see `segments`.
+
     Args:
         numbers: see `codes`.
         places: (lines, tiles of a line, 2): row block and key tile; a row block of -1 does not exist.
@@ -102,6 +110,7 @@ def coded(
     where = [xp.array((row * width + np.minimum(tile + part, width - 1)).tolist()) for part in range(2)]
     of = (numbers[:, np.maximum(rows, 0), columns] * exists).astype(np.int32)
     values = [xp.array(of[pattern][None].tolist()) for pattern in range(1, len(of))]
+    partly = [xp.array((PARTIAL * (of[pattern] > 0))[None].tolist()) for pattern in range(1, len(of))]
 
     def whole(block_mask: Array) -> Array:
         shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
@@ -113,6 +122,22 @@ def coded(
         one, other, both = first * (1 - second), (1 - first) * second, first * second
         return xp.reshape(one * values[0] + other * values[1] + both * values[2], (-1, line))
 
+    def segments(block_mask: Array) -> Array:
+        states = xp.reshape(block_mask, (-1, height * width))
+        state = xp.take(states, where[0], 1)
+        return xp.reshape(xp.as_int(state > 0) * values[0] + xp.as_int(state > 1) * partly[0], (-1, line))
+
+    def halves_of_segments(block_mask: Array) -> Array:
+        states = xp.reshape(block_mask, (-1, height * width))
+        state, next_state = xp.take(states, where[0], 1), xp.take(states, where[1], 1)
+        first, second = xp.as_int(state > 0), xp.as_int(next_state > 0)
+        one, other, both = first * (1 - second), (1 - first) * second, first * second
+        number = one * values[0] + other * values[1] + both * values[2]
+        partial = xp.as_int(xp.maximum(state, next_state) > 1) * xp.as_int(number > 0)
+        return xp.reshape(number + partial * PARTIAL, (-1, line))
+
+    if problem.call.segments:
+        return halves_of_segments if len(values) > 1 else segments
     return halves if len(values) > 1 else whole
 
 

@@ -209,11 +209,12 @@ def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
         words["cross"] = words["after"] = NEVER
         if call.bias == "alibi" and not call.rules.causal:
             set_signs(problem, plan, words, start, distances)
-    if 1 + int(numbers.max()) >= CODES:
-        raise ValueError(f"block_mask: needs {numbers.max()} visibility tiles, allowed are fewer than {CODES - 1}")
+    if int(numbers.max()) >= tile_lists.most_numbers(problem):
+        allowed = tile_lists.most_numbers(problem)
+        raise ValueError(f"block_mask: needs {numbers.max()} visibility tiles, allowed are fewer than {allowed}")
     groups = row_block_groups(problem, plan)
     items = tile_lists.dealt(problem, len(groups)).exists
-    misses = problem.mask == "per_score" or len(codes) > 2 or not call.band.unlimited()
+    misses = problem.mask == "per_score" or len(codes) > 2 or not call.band.unlimited() or call.segments
     work = WorkSplit(
         LISTED_ITEM.zeros(*items.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
@@ -304,7 +305,7 @@ def _samples_first(
     """Return the lists of an item with their samples first, chosen as in `listed_table`."""
     tiles = [one // CODES for one in words]
     values = [wanted[block["start"] // plan.rows] for block in blocks[: len(words)]]
-    shared = np.intersect1d(tiles[0], tiles[-1]) if len(words) > 1 and problem.call.bias == "none" else tiles[0][:0]
+    shared = np.intersect1d(tiles[0], tiles[-1]) if len(words) > 1 and not _nearest(problem) else tiles[0][:0]
     result = []
     for block, one, numbers, value in zip(blocks, words, tiles, values):
         best = max(shared, key=sum(values).__getitem__) if len(shared) else max(np.sort(numbers), key=value.__getitem__)
@@ -355,8 +356,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         )
         for a, one in enumerate(of)
     ]
-    # A bias by distance makes the nearest tile of each row block its sample.
-    alone = 0 if problem.call.bias == "none" else width
+    # A bias by distance, or segment ids, make the nearest tile of each row block its sample.
+    alone = width if _nearest(problem) else 0
     placed, names = tile_lists.placed(xp, lines, width), tile_lists.Names(xp, problem, LISTED_ITEM, height)
     of_planes = names.values
     words = [LISTED_ITEM.word("end"), *names.words]
@@ -418,10 +419,16 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     return make
 
 
+def _nearest(problem: KernelProblem) -> bool:
+    """Return if the nearest tile is the best sample."""
+    return problem.call.bias != "none" or problem.call.segments
+
+
 def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
     """Return int (row blocks, key tiles): the larger, the better is the tile as a sample. 1 or more.
 
-    It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first.
+    It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first, and with
+    segment ids the nearest ones of equals.
     """
     call = problem.call
     count, keys = -(-call.seq_q // plan.rows), plan.keys
@@ -432,7 +439,10 @@ def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
         low, high = np.array(ends).T[..., None]
         seen = np.clip(np.minimum(high, starts + keys) - np.maximum(low, starts), 0, None)
         near = seen.sum(0)
+        away = np.abs(starts // keys - (index * plan.rows + call.offset) // keys)
         if call.bias != "none":
-            near = 4096 - np.abs(starts // keys - (index * plan.rows + call.offset) // keys)
+            near = 4096 - away
+        elif call.segments:  # of tiles that show as much
+            near = near - away
         result[index] += (seen > 0).sum(0) * 2 * 128 * 128 + np.maximum(near, 0)
     return result

@@ -22,11 +22,11 @@ import functools
 from collections.abc import Sequence
 from typing import Callable
 
-from flash_attention.kernels.tik.common import alibi, dropout, kept_tiles, mask, score_terms, tails
+from flash_attention.kernels.tik.common import alibi, dropout, kept_tiles, mask, score_terms, tails, tile_lists
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
-from flash_attention.kernels.tik.forward import load, row_reference, score_bound, softmax, store
+from flash_attention.kernels.tik.forward import load, row_reference, score_bound, softmax, store, visibility
 from flash_attention.kernels.tik.forward.items import Item
 from flash_attention.kernels.tik.forward.schedule import choose
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, RING, ForwardPlan
@@ -139,6 +139,7 @@ class Forward:
         store.initialise(core)
         softmax.initialise(core)
         row_reference.initialise(core)
+        visibility.initialise(core)
         stage = core.on.stage
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
         if score_bound.is_needed(self.problem, plan.half_scores):
@@ -300,6 +301,7 @@ class Forward:
         with self.tik.if_scope(nxt["rows", a] > 0):
             base = core.start("query", nxt["head"], nxt.origin("query"))
             load.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
+            visibility.load_queries(core, nxt, a, self.epoch)
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
@@ -368,6 +370,9 @@ class Forward:
             if self.kept:  # the second attempt leaves items out, and with them what they would have loaded
                 with self.tik.if_scope(self.search.attempt > 0):
                     self.kept[unit].stays.set_as(0)
+            if self.problem.call.segments:
+                with self.tik.if_scope(self.codes[unit] > tile_lists.PARTIAL):
+                    visibility.load_keys(core, item, unit, tile)
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[unit], item.planes(), tile)
             # The Cube uses this first, so waiting for it covers the terms.
@@ -504,7 +509,9 @@ class Forward:
                 if self.whole and self.verdict is not None:
                     with core.when(self.verdict.cut > 0, self.numbers[a] == 0):
                         self.numbers[a].set_as(self.whole)
-                mask.fetch_visible(core, self.numbers[a])
+                # `epoch` is the parity of the next item.
+                other = 1 - self.epoch if self.problem.call.segments else 0
+                visibility.fetch(core, self.numbers[a], functools.partial(visibility.to_l0, core, a, other, unit))
             if self.current_slopes:
                 item.distance_number(self.crossings[a], a, tile)
                 alibi.fetch_distance(core, self.crossings[a])

@@ -7,6 +7,7 @@ so, the row block is computed again with the maximum over all keys, swept until 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tails
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.mask import LOWEST
-from flash_attention.kernels.tik.forward import load
+from flash_attention.kernels.tik.forward import load, visibility
 from flash_attention.kernels.tik.forward.items import Item
 from flash_attention.kernels.tik.forward.score_bound import ScoreBound
 from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
@@ -178,6 +179,7 @@ def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search:
     """Move key tile number `tile` to the place of the sample of row block `a`."""
     load.load_key(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
+    visibility.load_keys(core, item, visibility.sample_slot(core), tile)
 
 
 def _sample_keys(core: Core[ForwardPlan], a: int) -> list[Address]:
@@ -204,7 +206,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         query_operand(core, item, a, tile, query, variants)
     number, distance = search.number, search.distance
     if search.numbered:
-        mask.fetch_visible(core, number)
+        visibility.fetch(core, number, functools.partial(_ids_to_l0, core, a, epoch, search))
     if search.slopes is not None:
         item.distance_number(distance, a, tile)
         alibi.fetch_distance(core, distance)
@@ -232,6 +234,14 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
                 mask.lower_visible(core, view, at, elements, plan.half_scores)
         spans.append((view, width // 16))
     _fold(core, a, spans)
+
+
+def _ids_to_l0(core: Core[ForwardPlan], a: int, epoch: Number, search: Search) -> None:
+    """Load segment ids for the sample, or at attempt 1 for a tile."""
+    with core.tik.if_scope(search.attempt == 0):
+        visibility.to_l0(core, a, epoch, a)
+    with core.tik.else_scope():
+        visibility.to_l0(core, a, epoch, visibility.sample_slot(core))
 
 
 def _segment(core: Core[ForwardPlan], segment: int) -> Tensor:

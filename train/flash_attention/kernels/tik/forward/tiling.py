@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.forward import score_bound
-from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
+from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer, usage
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -214,6 +214,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
     near = score_bound.is_needed(problem, plan.half_scores)
     norm = max(rows, keys) * depth if near else 0
+    apart = 1 if call.segments else 0
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
@@ -224,6 +225,8 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
         Buffer("sample_key", "L1", "float16", width * depth, plan.samples * len(plan.segments)),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING * plan.streams + plan.samples if dynamic else 1),
+        Buffer("segment_queries", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * apart),
+        Buffer("segment_keys", "L1", "float16", keys * TERMS, (RING * plan.streams + plan.samples) * apart),
         Buffer("fractals", "L1", "float16", FRACTAL),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("distances", "L1", "float16", distances),
@@ -231,12 +234,14 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("l0_query", "L0A", "float16", rows * depth),
         Buffer("l0_probability", "L0A", "float16", rows * width),
         Buffer("l0_query_terms", "L0A", "float16", rows * TERMS),
+        Buffer("l0_segment_queries", "L0A", "float16", rows * TERMS, apart),
         Buffer("l0_norm_left", "L0A", "float16", norm),
         Buffer("l0_norm_right", "L0B", "float16", norm),
         Buffer("l0_key", "L0B", "float16", width * depth, 2),
         Buffer("l0_value", "L0B", "float16", width * value_dim),
         Buffer("l0_key_terms", "L0B", "float16", width * TERMS),
         Buffer("l0_ones", "L0B", "float16", width * 16),
+        Buffer("l0_segment_keys", "L0B", "float16", keys * TERMS, apart),
         Buffer("output", "L0C", "float32", rows * value_dim, plan.row_blocks),
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
@@ -248,9 +253,10 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("scratch", "UB", "float32", 2048),
         # Limits stand half a round of the banks off the scores, see softmax.Piece.
         Buffer("inverse", "UB", "float32", 2048 + HALF_ROUND),
-        Buffer("visible", "UB", "float16", area if tiles else 0),
+        Buffer("visible", "UB", "float16", area + 4 * HALF_ROUND * apart if tiles else 0),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
+        Buffer("nothing", "UB", "float16", 128, apart),
         Buffer("bias", "UB", "float16", area, 1 if call.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
@@ -278,6 +284,10 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("lift", "UB", "float16", 128 if near else 0),
         Buffer("score_bound", "UB", "int32", 8 if near else 0, 2),
     ]
+    if apart:  # products of as many columns of ids as there is room for
+        room = (problem.capacity["L0C"] - usage(result)["L0C"]) // (rows * 16 * BYTES["float32"])
+        columns = max(n for n in range(1, plan.columns + 1) if plan.columns % n == 0 and n <= max(room, 1))
+        result.append(Buffer("apart", "L0C", "float32", rows * 16 * columns))
     return [buffer for buffer in result if buffer.copies and buffer.size]
 
 

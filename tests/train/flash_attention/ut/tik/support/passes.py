@@ -8,6 +8,8 @@ from flash_attention.kernels.tik import KernelProblem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
+_FEATURES = ("mask", "bias", "keep_bits", "sinks", "block_mask", "segment_ids", "kv_segment_ids")
+
 
 def random_data(problem: KernelProblem) -> dict:
     """Return query, key, value and d_output in BNSD, and the problem's other inputs."""
@@ -33,7 +35,7 @@ def both_passes(tik, execute, problem: KernelProblem, data: dict, spoil=lambda n
     """Run forward and backward; return results in BNSD and results as stored. `spoil` changes stored inputs in
     place.
     """
-    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks", "block_mask") if name in data}
+    features = {name: data[name] for name in _FEATURES if name in data}
     given = data["query"], data["key"], data["value"]
 
     def spoiled(arrays: dict) -> dict:

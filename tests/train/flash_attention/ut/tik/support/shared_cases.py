@@ -12,6 +12,8 @@ from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import forward
 
+_LISTED = ("block_mask", "segment_ids", "kv_segment_ids")  # they become lists of tiles
+
 
 def within_limits(case: cases.Case) -> bool:
     """Return True if the kernels take a case: its widths, and no slopes that are data.
@@ -37,7 +39,7 @@ def features_of(case: cases.Case) -> dict:
         "bias": inputs.bias,
         "keep_bits": philox.keep_bits(case.call, cases.SEED) if case.dropout else None,
         "sinks": inputs.sinks,
-        **({"block_mask": optional["block_mask"]} if describe.lists_tiles(case.call) else {}),
+        **({name: optional[name] for name in _LISTED} if describe.lists_tiles(case.call) else {}),
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from flash_attention import reference
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, host_integers, layout, operators
+from flash_attention.kernels.tik.common import segments
 from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -23,8 +24,9 @@ def explicit_mask(call: Call, mask=None, **others) -> np.ndarray | None:
     if not describe.makes_mask(call):
         return mask
     if describe.lists_tiles(call):
-        others.pop("block_mask")
-        call = replace(call, block_mask_shape=None, block_mask_tile=0)
+        for name in ("block_mask", "segment_ids", "kv_segment_ids"):
+            others.pop(name)
+        call = replace(call, block_mask_shape=None, block_mask_tile=0, segments=False)
     return np.broadcast_to(reference.hidden(call, mask, **others), describe.mask_shape(call))
 
 
@@ -81,6 +83,8 @@ def forward_inputs(
     keep_bits=None,
     sinks=None,
     block_mask=None,
+    segment_ids=None,
+    kv_segment_ids=None,
     stage="forward",
 ) -> dict:
     """Return the arrays for `Kernel.feed` of the forward kernel.
@@ -92,6 +96,7 @@ def forward_inputs(
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
         sinks: (H,).
         block_mask: of problem.call.block_mask_shape, not 0 = visible.
+        segment_ids, kv_segment_ids: (B, Sq) and (B, Sk), int32.
         stage: the stage whose work table lists its tiles.
     """
     call = problem.call
@@ -109,6 +114,11 @@ def forward_inputs(
         arrays["keep"] = layout.store_keep_bits(keep_bits, problem)
     if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
+    if call.segments:
+        make = segments.numbers(host_integers, problem)
+        block_mask, *numbers = make(segment_ids, kv_segment_ids, block_mask)
+        for name, factors, of_side in zip(segments.shapes(problem), segments.factors(problem, stage), numbers):
+            arrays[name] = of_side.astype(np.float16) * factors
     if problem.listed:
         if problem.keeps_tiles:
             arrays["work"] = operators.known_table(problem, stage, np.asarray(block_mask))

@@ -1,0 +1,129 @@
+"""Segment ids: states of tiles, exact products, and what they cost the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik import describe, host_integers, operators
+from flash_attention.kernels.tik.common import segments
+from flash_attention.kernels.tik.forward.score_bound import CEILING
+from flash_attention.measuring import tik_kernels
+
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.calls import changed, make_kernel_problem
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.ut.tik.test_backward import run_case
+
+HOSTILE = np.array(
+    [0, 1, 15, 16, 255, 65471, 65472, 65535, 65536, 2**24, 2**24 + 1, 2**31 - 2, 2**31 - 1, -1, -(2**31)]
+)
+
+
+class DividesInFloats(np.ndarray):
+    """Integers of a device that divides through float32."""
+
+    def __floordiv__(self, other):
+        return np.floor(np.asarray(self, np.float32) / np.float32(other)).astype(np.int32).view(DividesInFloats)
+
+
+def listed(problem, tile=128, heads=1):
+    """Return the problem with lists of tiles by segment ids."""
+    call = problem.call
+    shape = call.batch, heads, -(-call.seq_q // tile), -(-call.seq_k // tile)
+    return changed(problem, segments=True, block_mask_shape=shape, block_mask_tile=tile)
+
+
+def seen(queries, keys):
+    """Return where ids are alike, (batch, queries, keys)."""
+    return (queries[:, :, None] == keys[:, None]) & (queries[:, :, None] >= 0)
+
+
+def ids_of(kind, tokens, random):
+    """Return int32 ids (2, tokens)."""
+    documents = np.sort(random.integers(-1, 4, (2, tokens)), 1)
+    return {
+        "documents": documents,
+        "shuffled": random.permuted(documents, axis=1),
+        "hostile": np.sort(random.choice(HOSTILE, (2, tokens)), 1),
+        "near": np.repeat(2**30 + np.arange(4), -(-tokens // 4))[None, :tokens] + np.zeros((2, 1)),
+    }[kind].astype(np.int32)
+
+
+@pytest.mark.parametrize("divides", (np.ndarray, DividesInFloats))
+@pytest.mark.parametrize("kind", ("documents", "shuffled", "hostile", "near"))
+@pytest.mark.parametrize("tile", (64, 128, 256))
+def test_states_of_tiles(tile, kind, divides):
+    random = np.random.default_rng(0)
+    problem = listed(make_kernel_problem(2, 2, 700, 1000, 64), tile)
+    queries, keys = ids_of(kind, 700, random), ids_of(kind, 1000, random)
+    made = segments.numbers(host_integers, problem)(queries.view(divides), keys.view(divides), None)
+    alike = np.pad(seen(queries, keys), ((0, 0), (0, -700 % tile), (0, -1000 % tile)), "edge")
+    tiles = alike.reshape(2, alike.shape[1] // tile, tile, alike.shape[2] // tile, tile)
+    some, every = tiles.any((2, 4))[:, None], tiles.all((2, 4))[:, None]
+    np.testing.assert_array_equal(made[0] == segments.WHOLE, every)
+    assert (made[0][some] > 0).all()
+    if kind == "documents":
+        assert (made[0][~some] == 0).all()
+
+
+@pytest.mark.parametrize("divides", (np.ndarray, DividesInFloats))
+@pytest.mark.parametrize("head_dim", (64, 100, 128))
+@pytest.mark.parametrize("stage", ("forward", "grad"))
+def test_products_are_zero_for_equal_ids_and_large_for_others(stage, head_dim, divides):
+    ids = HOSTILE.astype(np.int32)[None]
+    problem = listed(make_kernel_problem(1, 1, ids.size, ids.size, head_dim))
+    made = segments.numbers(host_integers, problem)(ids.view(divides), ids.view(divides), None)[1:]
+    factors = segments.factors(problem, stage)
+    with np.errstate(over="raise"):
+        queries, keys = (np.asarray(one).astype(np.float16) * factor for one, factor in zip(made, factors))
+    assert queries.shape == segments.shapes(problem)["segment_queries"]
+    np.testing.assert_array_equal(queries, np.asarray(made[0]).astype(np.float64) * factors[0])
+    rows, columns = (one.transpose(0, 2, 1).reshape(-1, 16)[: ids.size].astype(np.float32) for one in (queries, keys))
+    sums = rows @ columns.T
+    np.testing.assert_array_equal(sums, rows.astype(np.float64) @ columns.T.astype(np.float64))
+    alike, others = seen(ids, ids)[0], sums[~seen(ids, ids)[0]]
+    assert (sums[alike] == 0).all()
+    if stage == "grad":
+        assert others.max() <= -(2**22)
+    else:  # the exponential of this, and of the largest exponent more, is 0 in float16
+        assert others.max() * problem.post_scale <= -32 and others.min() * max(problem.post_scale, 1) > -65504
+        assert np.exp(np.float16(CEILING - 32)) == 0
+
+
+def test_one_kernel_serves_all_ids(tik, execute):
+    programs: dict = {}
+
+    def run(instance, feed, outputs):
+        return execute(programs.setdefault(tuple(outputs), instance), feed, outputs)
+
+    # The last ids of many rows are in no sample, so that these rows are computed once more.
+    for kind, draw in (("documents", 0), ("shuffled", 1), ("padding", 2)):
+        case = Case(segments=kind, batch=2, heads=2, kv_heads=1, seq_q=300, seq_k=300, mask="causal", draw=draw)
+        assert describe.lists_tiles(case.call) and not describe.makes_mask(case.call)
+        cases.check(case, run_case(tik, run, case))
+
+
+def test_where_lists_find_no_place_a_mask_hides():
+    call = Case(segments="documents", batch=2, seq_q=140, seq_k=140, dtype="float16").call
+    assert describe.kernel_problem(call).mask == "none"
+    assert describe.kernel_problem(call, sharded=True).mask == "per_score"
+    assert describe.kernel_problem(Case(segments="documents", softcap=3.0).call).mask == "per_score"
+    assert not segments.addressable(listed(make_kernel_problem(2**15, 1, 8192, 16, 64)))
+
+
+@pytest.mark.parametrize("stage", ("forward", "backward"))
+def test_what_ids_cost(on_emulator, stage):
+    """Tiles of other documents cost nothing, no tile costs much more than with an explicit mask, most cost less."""
+    plain = tik_kernels.problem_of(2048, 64)
+    problem, masked = listed(plain), tik_kernels.problem_of(2048, 64, mask="per_score")
+    kernel = tik_kernels.build(problem, stage)
+
+    def cycles(ids):
+        states, *_ = segments.numbers(host_integers, problem)(ids, ids, None)
+        work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[stage][0])(states)
+        return tik_kernels.simulate(kernel, given={"work": work}).cycles
+
+    tokens = np.arange(2048, dtype=np.int32)[None]
+    one, halves, divided = cycles(tokens * 0), cycles(tokens // 1024), cycles(tokens % 2)
+    explicit = tik_kernels.simulate(tik_kernels.build(masked, stage)).cycles
+    assert one < 0.9 * explicit and halves < 0.62 * one and one < divided < 1.15 * explicit

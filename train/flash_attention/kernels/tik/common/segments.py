@@ -1,0 +1,135 @@
+"""Segment ids: which tiles they hide, and products of the Cube that are negative where two ids differ.
+
+An id is digits. The sum of (digit of the query - digit of the key) squared is 0 for equal ids and at least 1 for
+others. Multiplied out it is a sum of products of a number of the query and a number of the key, which fit in one block
+of 16 (`queries`, `keys`). All are whole numbers, so the sum is exact. An id below 0 adds 1 on its side: it differs from
+every id.
+
+Tiles without a common id are never visited. Inside tiles of one id there is nothing to hide.
+
+Functions that take `xp` are as in `varlen`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+import numpy as np
+
+from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.recorder import Core
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tensor
+from flash_attention.kernels.tik.varlen import Array
+
+TILE = 128  # tokens of the tiles, unless the caller's block mask has others
+WHOLE, PARTIAL = 1, 2  # states of a visible tile
+NO_ID = 2**31 - 1  # in the place of negative ids, for the smallest id of a tile
+DIGITS, BASE = 12, 8  # of an id: half of them for the whole UNITs in it, half for the rest
+UNIT = 65536
+SLACK = 64  # more than the rounding of an id to float32, through which a device may divide
+MOST = 512  # more than the squares of an id's digits add up to
+
+
+def stored_tokens(tokens: int, tile: int) -> int:
+    """Return for how many tokens there are numbers: whole tiles, which the last token repeats."""
+    return padded(tokens, max(tile, TILE))
+
+
+def factors(problem: KernelProblem, stage: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors of a stage for numbers of queries and keys, float16 (1, TERMS, 1).
+
+    The forward kernel takes the sums in float16. Times the post-scale they are at most -32 for unlike ids, which leaves
+    no probability, and no less than -64 * MOST. The backward kernel adds the sums to float32 scores, at most -2**22.
+    """
+    digits, squares = (2.0**11, 2.0**12), (-(2.0**7), 2.0**15)
+    if stage == "forward":
+        unit = 2.0 ** math.ceil(math.log2(32 / problem.post_scale))
+        digits, squares = (2 * unit, 1.0), (-unit, 1.0)
+    result = np.zeros((2, 1, TERMS, 1), np.float16)
+    for side, digit, ends in zip(result, digits, (squares, squares[::-1])):
+        side[0, :DIGITS] = digit
+        side[0, DIGITS : DIGITS + 2, 0] = ends
+    return result[0], result[1]
+
+
+def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | None], tuple]:
+    """Return make(queries, keys, block_mask) -> (states, numbers of queries, numbers of keys).
+
+    Queries and keys are ids, int32 (batch, tokens). The block mask is int32 of problem.block_mask_shape or smaller, or
+    None. States are int32 of problem.block_mask_shape. Numbers are int32 (batch * stored_tokens / 16, TERMS, 16).
+    """
+    call = problem.call
+    batch, tile = call.batch, call.block_mask_tile
+    lengths = call.seq_q, call.seq_k
+    tokens = [np.minimum(np.arange(stored_tokens(length, tile)), length - 1) for length in lengths]
+    own, other = (xp.array(one.tolist()) for one in tokens)
+    tiles = [-(-length // tile) for length in lengths]
+    owned, visited = (
+        xp.array(np.minimum(np.arange(count * tile), length - 1).tolist()) for count, length in zip(tiles, lengths)
+    )
+
+    def digits(ids):  # type: ignore[no-untyped-def]
+        """Return the digits of ids from 0 on, as a tuple."""
+        units = ids // UNIT
+        result = ()
+        for rest in (units, ids - units * UNIT + SLACK):
+            for _ in range(DIGITS // 2 - 1):
+                higher = rest // BASE
+                result = result + (rest - higher * BASE,)
+                rest = higher
+            result = result + (rest,)
+        return result
+
+    def of_side(ids, places, second):  # type: ignore[no-untyped-def]
+        ids = xp.reshape(xp.take(ids, places, 1), (-1, 16))
+        negative = xp.as_int(ids < 0)
+        of_id = digits(xp.maximum(ids, 0))
+        squares, nothing = negative, negative * 0
+        for digit in of_id:
+            squares = squares + digit * digit
+        one = nothing + 1
+        ends = (one, squares) if second else (squares, one)
+        return xp.stack(of_id + ends + (nothing,) * (TERMS - DIGITS - 2))
+
+    def ends(ids, places, count):  # type: ignore[no-untyped-def]
+        """Return by tile: smallest and largest id, largest rest, whether it has one id."""
+        ids = xp.reshape(xp.take(ids, places, 1), (batch * count, tile))
+        rests = ids - ids // UNIT * UNIT
+        low, high = xp.smallest(xp.where(ids < 0, ids * 0 + NO_ID, ids)), xp.largest(ids)
+        alike = xp.logical_and(low == high, xp.smallest(rests) == xp.largest(rests))
+        return low, high, xp.largest(rests), xp.as_int(xp.logical_and(alike, xp.smallest(ids) >= 0))
+
+    def make(queries, keys, block_mask):  # type: ignore[no-untyped-def]
+        mine = ends(queries, owned, tiles[0])
+        theirs = ends(keys, visited, tiles[1])
+        low, high, rest, alike = [xp.reshape(one, (batch, 1, -1, 1)) for one in mine]
+        first, last, end, same = [xp.reshape(one, (batch, 1, 1, -1)) for one in theirs]
+        meet = xp.as_int(xp.logical_and(low <= last, first <= high))
+        equal = xp.as_int(xp.logical_and(low == first, rest == end)) * alike * same
+        states = meet * (PARTIAL - (PARTIAL - WHOLE) * equal)
+        if block_mask is not None:
+            states = states * xp.as_int(block_mask != 0)
+        return states, of_side(queries, own, False), of_side(keys, other, True)
+
+    return make
+
+
+def addressable(problem: KernelProblem) -> bool:
+    """Return if 32 bits hold the place of every number."""
+    return all(math.prod(shape) < 2**31 for shape in shapes(problem).values())
+
+
+def shapes(problem: KernelProblem) -> dict[str, tuple[int, int, int]]:
+    """Return the shapes of the kernels' inputs by name: the numbers of queries and keys."""
+    call = problem.call
+    lengths = {"segment_queries": call.seq_q, "segment_keys": call.seq_k}
+    tokens = {name: call.batch * stored_tokens(length, call.block_mask_tile) for name, length in lengths.items()}
+    return {name: (count // 16, TERMS, 16) for name, count in tokens.items()}
+
+
+def load(core: Core[BlockPlan], slot: Tensor, name: str, batch: Number, first: Number, tokens: int) -> None:
+    """Load numbers of some tokens of a batch item, from `first` on, to L1."""
+    of_item = core.gm[name].shape[0] // core.problem.call.batch * 16
+    core.tik.data_move(slot, core.gm[name][batch * (of_item * TERMS) + first * TERMS], 0, 1, tokens, 0, 0)
