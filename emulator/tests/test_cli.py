@@ -90,9 +90,25 @@ def test_run(program, capsys):
     assert "y: float16(256,), from 0.0 to 510.0, mean 255" in out and "estimate: " in out and " us)" in out
 
 
-def test_named_arguments_and_functions_that_return_nothing(program, capsys):
-    assert run(program, "scale", *FEED, "--arg", "factor=3.0", "--arg", "answer=False") == 0
-    assert "to 765.0" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "function, options, status, said",
+    [
+        ("scale", (*FEED, "--arg", "factor=3.0", "--arg", "answer=False"), 0, ["to 765.0"]),
+        ("scale", ("--arg", "256", "--feed", "n=2", "--no-numerics"), 0, [" cycles ("]),
+        ("scale", (*FEED, "--strict"), 0, []),
+        ("scale", (*FEED, "--arg", "undefined=True"), 0, []),
+        ("scale", (*FEED, "--arg", "undefined=True", "--strict"), 1, ["TikUndefinedError"]),
+        ("scale", ("--arg", "256", "--arg", "build=False", "--feed", "n=1"), 1, ["TikBuildError"]),
+        ("broken", (), 1, ["TikParamError: vec_muls: repeat_times", "program.py:26"]),
+        ("cores", ("--soc", "Ascend910B"), 0, ["cores 30"]),
+        ("cores", ("--trace", "/dev/full"), 2, ["tikemu: --trace /dev/full: No space left on device"]),
+    ],
+)
+def test_options(program, capsys, function, options, status, said):
+    """What goes well is told on standard output, what goes wrong on standard error."""
+    assert run(program, function, *options) == status
+    told = capsys.readouterr()
+    assert all(text in (told.err if status else told.out) for text in said)
 
 
 def test_report_trace_and_dump(program, capsys):
@@ -113,30 +129,6 @@ def test_random_inputs_are_repeatable(program):
     assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--random", "2", "--out", "FOLDER/c") == 0
     one, two, other = (np.load(Path(program).parent / folder / "y.npy") for folder in "abc")
     assert np.array_equal(one, two) and not np.array_equal(one, other) and one.std() > 1
-
-
-def test_timing_only(program, capsys):
-    assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--no-numerics") == 0
-    assert " cycles (" in capsys.readouterr().out
-
-
-def test_strict(program, capsys):
-    assert run(program, "scale", *FEED, "--strict") == 0
-    assert run(program, "scale", *FEED, "--arg", "undefined=True") == 0
-    capsys.readouterr()
-    assert run(program, "scale", *FEED, "--arg", "undefined=True", "--strict") == 1
-    assert "TikUndefinedError" in capsys.readouterr().err
-
-
-def test_the_soc(program, capsys):
-    assert run(program, "cores", "--soc", "Ascend910B") == 0
-    assert "cores 30" in capsys.readouterr().out
-
-
-def test_errors_of_the_program_name_its_line(program, capsys):
-    assert run(program, "broken") == 1
-    error = capsys.readouterr().err
-    assert error.startswith("TikParamError: vec_muls: repeat_times") and "program.py:26" in error
 
 
 @pytest.mark.parametrize(
@@ -187,12 +179,6 @@ def test_files_that_cannot_be_read_or_written(program, capsys, options, reason):
     assert said.err.startswith(f"tikemu: {reason.replace('FOLDER', str(folder))}") and said.err.count("\n") == 1
     assert said.out == ""
     assert sorted(folder.iterdir()) == before
-
-
-def test_a_full_disk(program, capsys):
-    """What cannot be written in the end is one line too."""
-    assert run(program, "cores", "--trace", "/dev/full") == 2
-    assert "tikemu: --trace /dev/full: No space left on device" in capsys.readouterr().err
 
 
 def test_a_trace_that_is_there_survives_a_program_that_fails(program):
@@ -294,11 +280,6 @@ def test_nonsense_in_the_environment(program, capsys, monkeypatch, name, value, 
         with pytest.raises(tikemu.TikEnvironmentError) as caught:
             tikemu.run(kernel, {}, options=tikemu.Options(processes=processes))
         assert caught.value.message == message
-
-
-def test_a_kernel_that_was_not_built(program, capsys):
-    assert run(program, "scale", "--arg", "256", "--arg", "build=False", "--feed", "n=1") == 1
-    assert "TikBuildError" in capsys.readouterr().err
 
 
 def test_apis_lists_the_whole_table(capsys):

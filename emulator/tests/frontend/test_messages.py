@@ -115,10 +115,7 @@ def test_a_name_like_no_other_suggests_nothing(kernel):
 
 
 def test_unknown_attributes_of_values_suggest_the_nearest(kernel):
-    for value, wrong, meant in (
-        (ub(kernel, "data"), "reshap", "reshape"),
-        (kernel.Scalar("int32"), "set_a", "set_as"),
-    ):
+    for value, wrong, meant in ((ub(kernel, "data"), "reshap", "reshape"), (kernel.Scalar("int32"), "set_a", "set_as")):
         with pytest.raises(TikUnknownApiError, match=f"did you mean '{meant}'"):
             getattr(value, wrong)
 

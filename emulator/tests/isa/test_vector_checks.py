@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikBoundsError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-    TikUnsupportedError,
-)
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 from tikemu.isa import registry
 
 from emulator.tests.support.bench import Bench, Runtime, three_tensors

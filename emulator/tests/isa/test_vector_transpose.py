@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikBoundsError,
-    TikError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-)
+from tikemu.errors import TikAlignError, TikBoundsError, TikError, TikParamError, TikUnsupportedArgumentError
 
 from emulator.tests.support.bench import Bench, Runtime
 

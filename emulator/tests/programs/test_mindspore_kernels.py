@@ -36,15 +36,13 @@ def test_default_mode(case):
             run(case, options={})
         assert case.default in str(raised.value)
         assert f"{case.kernel}_impl.py:" in str(raised.value)
-    outcome = run(case)
-    assert outcome.ratio <= 1, outcome
-    assert outcome.cycles > 0
+    assert run(case) <= 1
 
 
 @pytest.mark.parametrize("case", EACH)
 def test_strict_mode(case):
     if not case.strict:
-        assert run(case, strict=True).ratio <= 1
+        assert run(case, strict=True) <= 1
         return
     with pytest.raises(TikError) as raised:
         run(case, strict=True)
@@ -86,4 +84,4 @@ def test_a_wrong_statement_fails():
         return problem
 
     changed = mindspore_kernels.Case(case.kernel, case.function, case.shape, wrong)
-    assert run(changed).ratio > 1
+    assert run(changed) > 1

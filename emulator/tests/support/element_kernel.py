@@ -1,11 +1,7 @@
 """Kernels that several tests run: one that stores a tensor of scalars, and one that moves tiles through a core."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable
 
 import numpy as np
 import tikemu
@@ -15,7 +11,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 
 
 @contextlib.contextmanager
-def program(instance: Any, count: int = 8, dtype: str = "int32", inputs: Sequence[Any] = ()) -> Iterator[Any]:
+def program(instance, count=8, dtype="int32", inputs=()):
     """Give a tensor to fill element by element, and store it afterwards."""
     target = instance.Tensor(dtype, (count,), tik.scope_gm, "target")
     out = instance.Tensor(dtype, (count,), tik.scope_ubuf, "out")
@@ -26,19 +22,12 @@ def program(instance: Any, count: int = 8, dtype: str = "int32", inputs: Sequenc
         instance.BuildCCE("kernel", list(inputs), [target])
 
 
-def values(instance: Any, feeds: dict | None = None, **options: Any) -> list:
+def values(instance, feeds=None, **options):
     """Return the elements of the output "target" after a run."""
     return tikemu.run(instance, feeds or {}, options=Options(**options)).outputs["target"].tolist()
 
 
-def tiled(
-    instance: Any,
-    count: int,
-    blocks: int = 1,
-    tiles: int = 1,
-    threads: int = 1,
-    compute: Callable[[Any], None] = lambda ub: None,
-) -> Any:
+def tiled(instance, count, blocks=1, tiles=1, threads=1, compute=lambda ub: None):
     """Build a kernel that moves tiles in, computes on them, and moves them out."""
     x, y = (instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, name) for name in "xy")
     with (

@@ -1,22 +1,18 @@
 """Compare runs of one program in one process and in several."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tikemu
 from tikemu import processes
 
 
-def outcome(instance: Any, feeds: dict[str, Any], count: int, folder: Path, **settings: Any) -> dict[str, Any]:
+def outcome(instance, feeds, count, folder, **settings):
     """Return all that a run gives: results, report, warnings, error, trace."""
     numerics, timing = settings.pop("numerics", True), settings.pop("timing", True)
     options = tikemu.Options(processes=count, progress=False, **settings)
-    found: dict[str, Any] = {}
+    found = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -40,7 +36,7 @@ def outcome(instance: Any, feeds: dict[str, Any], count: int, folder: Path, **se
     return found
 
 
-def check_same(instance: Any, feeds: dict[str, Any], folder: Path, most: int = 2, **settings: Any) -> dict:
+def check_same(instance, feeds, folder, most=2, **settings):
     """Compare a run in several processes with a run in one, twice; return the result."""
     feeds = {name: np.asarray(value) if np.ndim(value) else value for name, value in feeds.items()}
     found = {}
@@ -54,7 +50,7 @@ def check_same(instance: Any, feeds: dict[str, Any], folder: Path, most: int = 2
     return found[1]
 
 
-def modes(instance: Any) -> set[str]:
+def modes(instance):
     """Return the fallback ways in which a program was run."""
     ways = set(vars(instance._recorder.program).get("_modes", {}).values())
     return {name for name, way in (("adding", processes._ADDING), ("alone", processes._ALONE)) if way in ways}

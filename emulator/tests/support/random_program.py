@@ -1,9 +1,6 @@
 """Random legal programs."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ CONVERSIONS = (
 LANES = {"float16": 128, "int16": 128, "float32": 64, "int32": 64}
 
 
-def elements(dtype: str) -> int:
+def elements(dtype):
     """Return the number of elements of an on-chip tensor."""
     return BLOCKS * 32 // np.dtype(dtype).itemsize
 
@@ -49,7 +46,7 @@ class Generator:
         block: number of the core.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
         self.tik = tik.Tik()
         self.blocks = int(self.rng.choice([1, 1, 2, 3]))
@@ -67,29 +64,29 @@ class Generator:
             self._body()
         self.tik.BuildCCE("fuzz", [*self.inputs.values(), self.n], [*self.outputs.values()])
 
-    def chance(self, share: float) -> bool:
+    def chance(self, share):
         """Return True in the given share of all calls."""
         return bool(self.rng.random() < share)
 
-    def pick(self, options: Any) -> Any:
+    def pick(self, options):
         """Return an element of a sequence."""
         return options[int(self.rng.integers(len(options)))]
 
-    def upto(self, low: int, high: int) -> int:
+    def upto(self, low, high):
         """Return an integer from ``low`` to ``high``."""
         return int(self.rng.integers(low, high + 1))
 
-    def _global(self, dtype: str, name: str) -> Any:
+    def _global(self, dtype, name):
         """Return a tensor in global memory."""
         return self.tik.Tensor(dtype, (self.blocks * elements(dtype),), tik.scope_gm, name)
 
-    def name(self, prefix: str) -> str:
+    def name(self, prefix):
         """Return a name that nothing else has."""
         self.names += 1
         return f"{prefix}{self.names}"
 
     @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self):
         """Forget at the end what is defined inside."""
         known = self.tensors, self.integers, self.floats
         lengths = [len(entries) for entries in known]
@@ -97,7 +94,7 @@ class Generator:
         for entries, length in zip(known, lengths):
             del entries[length:]
 
-    def integer(self) -> Any:
+    def integer(self):
         """Return a run-time integer from 0 to 30, or a number."""
         choice = self.upto(0, 3)
         if choice == 0 or not self.integers:
@@ -105,7 +102,7 @@ class Generator:
         value = self.pick(self.integers)
         return value % 31 if choice == 1 else (value * self.upto(1, 3) + self.upto(0, 5)) % 31
 
-    def offset(self, dtype: str, room: int) -> Any:
+    def offset(self, dtype, room):
         """Return an offset in elements of at most ``room`` blocks."""
         per_block = 32 // np.dtype(dtype).itemsize
         value = self.integer()
@@ -113,23 +110,23 @@ class Generator:
             return min(value, room) * per_block
         return (value % (room + 1)) * per_block
 
-    def tensor(self, dtype: str) -> Any:
+    def tensor(self, dtype):
         """Return a tensor of ``dtype``."""
         return self.pick([tensor for kind, tensor in self.tensors if kind == dtype])
 
-    def operand(self, dtype: str, span: int, other_than: Any = None) -> Any:
+    def operand(self, dtype, span, other_than=None):
         """Return a part of a tensor followed by at least ``span`` blocks. Return None if there is none."""
         found = [tensor for kind, tensor in self.tensors if kind == dtype and tensor is not other_than]
         if not found:
             return None
         return self.pick(found)[self.offset(dtype, BLOCKS - span) :]
 
-    def whole(self, part: Any) -> Any:
+    def whole(self, part):
         """Return the tensor that a part belongs to."""
         return next(tensor for _, tensor in self.tensors if tensor.name == part.name)
 
     # ------------------------------------------------------------------------------------------- Scalars
-    def element(self) -> None:
+    def element(self):
         """Read a Scalar from a tensor, or write it into one."""
         dtype = self.pick(DTYPES)
         tensor = self.tensor(dtype)
@@ -147,7 +144,7 @@ class Generator:
             value = self.tik.Scalar(dtype, self.name("s"), init_value=self.upto(-50, 50))
             tensor[index].set_as(value)
 
-    def arithmetic(self) -> None:
+    def arithmetic(self):
         """Make a new integer, not negative, from two."""
         value = self.tik.Scalar("int32", self.name("i"))
         one, other = self.integer(), self.integer()
@@ -161,7 +158,7 @@ class Generator:
             value.set_as(value % 1000)
         self.integers.append(value)
 
-    def signed(self) -> None:
+    def signed(self):
         """Compute with values of any sign, and store the result."""
         tensor = self.tensor("int32")
         value = self.tik.Scalar("int32", self.name("v"))
@@ -174,7 +171,7 @@ class Generator:
         tensor[self.integer()].set_as(value)
 
     # ------------------------------------------------------------------------------------------- definitions and moves
-    def define(self, dtype: str | None = None) -> None:
+    def define(self, dtype=None):
         """Fill a tensor of the Unified Buffer from global memory or with zeros."""
         dtype = dtype or self.pick(DTYPES)
         count = elements(dtype)
@@ -187,7 +184,7 @@ class Generator:
             lanes = 256 // np.dtype(dtype).itemsize
             self.tik.vec_dup(lanes, tensor, 0, BLOCKS // 8, 8)
 
-    def move(self) -> None:
+    def move(self):
         """Move bursts into a tensor, out of it, or to another one."""
         dtype = self.pick(DTYPES)
         bursts, length, gaps = self.upto(1, 3), self.upto(1, 6), [self.upto(0, 4), self.upto(0, 4)]
@@ -203,7 +200,7 @@ class Generator:
             other = self.operand(dtype, max(spans), self.whole(held))
             self.tik.data_move(other, held, 0, bursts, length, *gaps)
 
-    def through_l1(self) -> None:
+    def through_l1(self):
         """Move global memory to L1, and a part of that to a tensor."""
         dtype = self.pick(DTYPES)
         count = elements(dtype)
@@ -213,21 +210,21 @@ class Generator:
         part = buffer[self.offset(dtype, BLOCKS - length) :]
         self.tik.data_move(self.operand(dtype, length), part, 0, 1, length, 0, 0)
 
-    def finish(self) -> None:
+    def finish(self):
         """Store one tensor of every dtype."""
         for dtype in DTYPES:
             tensor = self.tensor(dtype)
             self.tik.data_move(self.outputs[dtype][self.block * elements(dtype)], tensor, 0, 1, BLOCKS, 0, 0)
 
     # ------------------------------------------------------------------------------------------- vector instructions
-    def mask(self, lanes: int) -> Any:
+    def mask(self, lanes):
         """Set the mask in bit mode or as a count."""
         choice = self.upto(0, 3)
         if choice == 0:
             return [int(self.rng.integers(1, 2**63)) if lanes == 128 else 0, int(self.rng.integers(1, 2**63))]
         return lanes if choice == 1 else self.upto(1, lanes)
 
-    def strided(self, count: int, block_stride: int = 1) -> tuple[list[int], int, list[int]]:
+    def strided(self, count, block_stride=1):
         """Repeat strides of ``count`` operands, repeats, and the blocks that each operand spans."""
         repeats = self.upto(1, 5)
         strides = [self.pick([8, 8, 8, 0, 1, 4, 9]) for _ in range(count)]
@@ -236,13 +233,13 @@ class Generator:
         spans = [(repeats - 1) * stride + 7 * block_stride + 1 for stride in strides]
         return strides, repeats, spans
 
-    def repeats(self, repeats: int) -> Any:
+    def repeats(self, repeats):
         """Return the count as a number, or a run-time value of at most that."""
         if self.chance(0.8) or not self.integers:
             return repeats
         return self.pick(self.integers) % (repeats + 1)
 
-    def two_source(self) -> None:
+    def two_source(self):
         dtype = self.pick(DTYPES)
         strides, repeats, spans = self.strided(3)
         dst = self.operand(dtype, spans[0])
@@ -252,7 +249,7 @@ class Generator:
                 self.mask(LANES[dtype]), dst, *sources, self.repeats(repeats), *strides
             )
 
-    def legacy(self) -> None:
+    def legacy(self):
         dtype = self.pick(DTYPES)
         block_stride = self.pick([1, 1, 2])
         strides, repeats, spans = self.strided(3, block_stride)
@@ -263,7 +260,7 @@ class Generator:
                 self.mask(LANES[dtype]), dst, *sources, repeats, *[block_stride] * 3, *strides
             )
 
-    def with_scalar(self) -> None:
+    def with_scalar(self):
         dtype = self.pick(("float16", "float32"))
         strides, repeats, spans = self.strided(2)
         dst = self.operand(dtype, spans[0])
@@ -282,7 +279,7 @@ class Generator:
             strides[0] if in_place else strides[1],
         )
 
-    def one_source(self) -> None:
+    def one_source(self):
         dtype = self.pick(DTYPES)
         if ONE[dtype]:
             strides, repeats, spans = self.strided(2)
@@ -291,7 +288,7 @@ class Generator:
                 self.mask(LANES[dtype]), dst, self.operand(dtype, spans[1], self.whole(dst)), repeats, *strides
             )
 
-    def convert(self) -> None:
+    def convert(self):
         to, source, modes, to_blocks, source_blocks = self.pick(CONVERSIONS)
         repeats = self.upto(1, 5)
         self.tik.vec_conv(
@@ -304,13 +301,13 @@ class Generator:
             source_blocks,
         )
 
-    def fill(self) -> None:
+    def fill(self):
         dtype = self.pick(DTYPES)
         repeats = self.upto(1, 5)
         value = self.upto(-9, 9)
         self.tik.vec_dup(self.mask(LANES[dtype]), self.operand(dtype, 8 * repeats), value, self.repeats(repeats), 8)
 
-    def reduce(self) -> None:
+    def reduce(self):
         dtype = self.pick(("float16", "float32"))
         names = ("vcadd", "vcmax", "vcmin", "vcgmax", "vcgadd") if dtype == "float16" else ("vcadd",)
         repeats = self.upto(1, 4)
@@ -318,19 +315,19 @@ class Generator:
         src = self.operand(dtype, 8 * repeats, self.whole(dst))
         getattr(self.tik, self.pick(names))(self.mask(LANES[dtype]), dst, src, repeats, 1, 1, 8)
 
-    def compare(self) -> None:
+    def compare(self):
         bits = self.operand("int16", 2).reinterpret_cast_to("uint16")
         dst = self.operand("float16", 8)
         one, other = (self.operand("float16", 8, self.whole(dst)) for _ in range(2))
         self.tik.vec_cmpv_lt(bits, one, other, 1, 8, 8)
         self.tik.vec_sel(128, 0, dst, bits, dst, one, 1, 8, 8, 8)
 
-    def transpose(self) -> None:
+    def transpose(self):
         dst = self.operand("float16", 16)
         self.tik.vec_trans(dst, self.operand("float16", 16, self.whole(dst)), 1, 1, 1)
 
     # ------------------------------------------------------------------------------------------- the program
-    def _body(self) -> None:
+    def _body(self):
         if self.depth == 0:
             for dtype in DTYPES:
                 for _ in range(2):
@@ -342,7 +339,7 @@ class Generator:
         if self.depth == 0:
             self.finish()
 
-    def _statement(self) -> None:
+    def _statement(self):
         kinds = [
             *[self.two_source] * 4,
             *[self.legacy] * 2,
@@ -363,13 +360,13 @@ class Generator:
             kinds += [*[self._loop] * 3, *[self._branch] * 2, self._scope]
         self.pick(kinds)()
 
-    def _nested(self) -> None:
+    def _nested(self):
         self.depth += 1
         with self.inside():
             self._body()
         self.depth -= 1
 
-    def _loop(self) -> None:
+    def _loop(self):
         begin, count = self.upto(0, 2), self.upto(1, 4)
         end = self.n + begin if self.chance(0.3) else begin + count
         with self.tik.for_range(begin, end, thread_num=self.pick([1, 1, 2])) as i, self.inside():
@@ -382,7 +379,7 @@ class Generator:
                     self.pick((self.tik.tik_break, self.tik.tik_continue))()
             self.two_source()
 
-    def _branch(self) -> None:
+    def _branch(self):
         value, bound = self.integer(), self.upto(0, 20)
         with self.tik.if_scope(tik.all(value > bound, self.n > 0) if not isinstance(value, int) else value > bound):
             self._nested()
@@ -393,14 +390,14 @@ class Generator:
             with self.tik.else_scope():
                 self._nested()
 
-    def _scope(self) -> None:
+    def _scope(self):
         with self.tik.new_stmt_scope(), self.inside():
             self.define()
             self._nested()
 
-    def feeds(self) -> dict[str, Any]:
+    def feeds(self):
         """Return the arrays for the inputs, and a number for ``n``."""
-        feeds: dict[str, Any] = {"n": self.upto(0, 3)}
+        feeds = {"n": self.upto(0, 3)}
         for dtype, tensor in self.inputs.items():
             count = int(np.prod(tensor.shape))
             if dtype.startswith("float"):

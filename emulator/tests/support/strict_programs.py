@@ -9,15 +9,7 @@ from functools import partial
 from typing import Any, Callable
 
 import numpy as np
-from tikemu import (
-    TikBoundsError,
-    TikError,
-    TikMemoryError,
-    TikParamError,
-    TikSyncError,
-    TikUndefinedError,
-    tik,
-)
+from tikemu import TikBoundsError, TikError, TikMemoryError, TikParamError, TikSyncError, TikUndefinedError, tik
 
 
 @dataclass(frozen=True)
@@ -37,7 +29,7 @@ class Case:
     write: Callable[[Any, Any], dict[str, Any]]
     faults: Mapping[Any, bool]
 
-    def build(self, variant: Any, kernel: Any = None) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    def build(self, variant, kernel=None):
         """Record a variant under the options in force. Return the kernel, its feeds, and the other arguments.
 
         ``result``: 128 float16 of the Unified Buffer that are moved to an output.
@@ -52,13 +44,13 @@ class Case:
         return kernel, more.pop("feeds", {}), more
 
 
-CASES: dict[str, Case] = {}
+CASES = {}
 
 
-def case(kind: str, error: type[TikError], message: str, faults: Mapping[Any, bool] | None = None) -> Any:
+def case(kind, error, message, faults=None):
     """Make a case of the decorated function. By default the variants are True, with the fault, and False."""
 
-    def decorate(write: Any) -> Any:
+    def decorate(write):
         CASES[write.__name__] = Case(kind, error, message, write, faults or {True: True, False: False})
         return write
 
@@ -68,24 +60,24 @@ def case(kind: str, error: type[TikError], message: str, faults: Mapping[Any, bo
 only_fault = {True: True}
 
 
-def gm(kernel: Any, name: str, count: int = 128, dtype: str = "float16", **more: Any) -> Any:
+def gm(kernel, name, count=128, dtype="float16", **more):
     """Return a vector in global memory."""
     return kernel.Tensor(dtype, (count,), tik.scope_gm, name, **more)
 
 
-def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
+def ub(kernel, name, count=128, dtype="float16"):
     """Return a vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
 
 
-def filled(kernel: Any, name: str = "data", count: int = 128) -> Any:
+def filled(kernel, name="data", count=128):
     """Return a vector of ones in the Unified Buffer."""
     data = ub(kernel, name, count)
     kernel.vec_dup(128, data, 1.0, count // 128, 8)
     return data
 
 
-def per_block(kernel: Any, blocks: int = 2) -> Any:
+def per_block(kernel, blocks=2):
     """Return the multi-core loop."""
     return kernel.for_range(0, blocks, block_num=blocks)
 
@@ -554,7 +546,7 @@ def the_end_of_a_loop_changes_in_its_body(kernel, fault):
     return {}
 
 
-def mixed(kernel: Any) -> tuple[Any, dict[str, np.ndarray]]:
+def mixed(kernel):
     """Build a program with three findings, the second one found while it is recorded."""
     source, target = gm(kernel, "source"), gm(kernel, "target")
     data, other = ub(kernel, "data", 256), ub(kernel, "other", 384)

@@ -1,9 +1,5 @@
 """A clock with operations on byte ranges."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from tikemu.isa.region import Memory
 from tikemu.soc import ASCEND_910A
 from tikemu.timing.clock import CoreClock
@@ -17,17 +13,15 @@ FLAGS = 2 * FLAG  # issue of set_flag and wait_flag by the scalar unit
 class Bench:
     """Show operations on tensors in the Unified Buffer of one core. ``constants`` replace the model's."""
 
-    def __init__(self, **constants: float) -> None:
+    def __init__(self, **constants):
         self.clock = CoreClock(ASCEND_910A.with_constants(constants), 1000)
         self.clock.simulator.trace = []
         self.ub = Memory("UB", "UB", 65536, False)
 
-    def bytes(self, start: int, end: int) -> Any:
+    def bytes(self, start, end):
         return self.clock.footprints.span(self.ub, start, end)
 
-    def op(
-        self, pipe: str, cycles: float = 10, latency: float = 20, reads: Any = (), writes: Any = (), **fields: Any
-    ) -> tuple[float, float]:
+    def op(self, pipe, cycles=10, latency=20, reads=(), writes=(), **fields):
         """Execute an operation; returns its start and end. Operands are (start, end) in bytes."""
         op = TimedOp(
             "op",

@@ -44,13 +44,7 @@ def test_reads_fetch_whole_lines_and_whole_beats(start, bursts, length, pitch, f
 
 
 @pytest.mark.parametrize(
-    "cores, bursts, length, cycles",
-    [
-        (1, 1, 6400, 100),
-        (32, 1, 6400, 100),
-        (1, 100, 32, 100),
-        (1, 10, 96, 20),
-    ],
+    "cores, bursts, length, cycles", [(1, 1, 6400, 100), (32, 1, 6400, 100), (1, 100, 32, 100), (1, 10, 96, 20)]
 )
 def test_writes(cores, bursts, length, cycles):
     transfer = Transfer("write", bursts, length, length)

@@ -164,10 +164,7 @@ for _name in CONDITIONS:
 
 # ------------------------------------------------------------------------------------------- the register
 @instruction(
-    "mov_cmpmask_to_tensor",
-    params=(CompareBits("dst"), CompareMask("src", tensor=False)),
-    pipe="V",
-    cost="simple",
+    "mov_cmpmask_to_tensor", params=(CompareBits("dst"), CompareMask("src", tensor=False)), pipe="V", cost="simple"
 )
 def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     """Store the 128 bits of the compare-mask register"""

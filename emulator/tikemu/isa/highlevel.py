@@ -311,12 +311,7 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
 
 @instruction(
     "h_sel",
-    params=(
-        Tensor("dst"),
-        Tensor("src0"),
-        TensorOrNumber("src1", like="dst"),
-        Tensor("mask_tensor", dtypes=INTEGERS),
-    ),
+    params=(Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", like="dst"), Tensor("mask_tensor", dtypes=INTEGERS)),
     dtypes=FLOATS,
     checker=_check_shapes("dst", "src0", "src1"),
     pipe="V",

@@ -81,11 +81,7 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 
 
 @instruction(
-    "vrpsort16",
-    params=(Tensor("dst"), Tensor("src"), repeat(low=0)),
-    dtypes=("float16",),
-    pipe="V",
-    cost="proposal",
+    "vrpsort16", params=(Tensor("dst"), Tensor("src"), repeat(low=0)), dtypes=("float16",), pipe="V", cost="proposal"
 )
 def vrpsort16(call: Call, a: Any) -> MicroOp:
     """Sort 16 proposals per repeat by score, largest first"""

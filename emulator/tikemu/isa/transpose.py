@@ -51,13 +51,7 @@ def vec_trans(call: Call, a: Any) -> Any:
     return _transpose_tiles(call, a.dst, a.src, a.repeat_times, a.dst_rep_stride, a.src_rep_stride)
 
 
-@instruction(
-    "vtranspose",
-    params=(Tensor("dst"), Tensor("src")),
-    dtypes=B16,
-    pipe="V",
-    cost="transpose_b16",
-)
+@instruction("vtranspose", params=(Tensor("dst"), Tensor("src")), dtypes=B16, pipe="V", cost="transpose_b16")
 def vtranspose(call: Call, a: Any) -> Any:
     """Transpose one 16 x 16 matrix of 16-bit elements"""
     return _transpose_tiles(call, a.dst, a.src, 1, 0, 0)

@@ -111,12 +111,7 @@ def capture(simulator: PipeSimulator) -> tuple[Hashable, Records]:
         [[time - now for time in ring] for ring in simulator.starts],
         {pair: [time - now for time in times] for pair, times in simulator.waits.items()},
         [
-            (
-                footprint,
-                footprint.write_pipe,
-                done - now,
-                [(reader, time - now) for reader, time in readers],
-            )
+            (footprint, footprint.write_pipe, done - now, [(reader, time - now) for reader, time in readers])
             for footprint, _, done, readers in accesses
         ],
         [(frame, [[(time - now, lanes) for time, lanes in entries] for entries in kept]) for frame, kept in frames],

@@ -149,10 +149,7 @@ class PipeSimulator:
     """
 
     def __init__(
-        self,
-        soc: SocProfile,
-        trace_limit: int = 0,
-        warn: Callable[[str, Any], None] = lambda message, location: None,
+        self, soc: SocProfile, trace_limit: int = 0, warn: Callable[[str, Any], None] = lambda message, location: None
     ) -> None:
         timing = soc.timing
         self._issue = timing.issue_cycles

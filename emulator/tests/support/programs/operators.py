@@ -4,21 +4,18 @@ Every builder builds one program and returns ``(tik_instance, feeds, expected)``
 ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its documents.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import Any, Callable
 
 import numpy as np
 
 from emulator.tests.support.cube_layout import to_nz
 
 
-def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
+def program(function):
     """Turn a function that fills a program into a builder of the program."""
 
     @functools.wraps(function)
-    def build() -> tuple:
+    def build():
         from tbe import tik
 
         instance = tik.Tik(disable_debug=False)
@@ -27,7 +24,7 @@ def program(function: Callable[[Any, Any], tuple]) -> Callable[[], tuple]:
     return build
 
 
-def uniform(shape: Any, dtype: str = "float16", seed: int = 0, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+def uniform(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
     """Return uniform random elements from a seed."""
     return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)
 

@@ -69,12 +69,7 @@ class OperandTemplate:
     """
 
     def __init__(
-        self,
-        place: TensorPlace,
-        view: ir.View,
-        run_time: RuntimeArguments,
-        copy: str,
-        anywhere: bool,
+        self, place: TensorPlace, view: ir.View, run_time: RuntimeArguments, copy: str, anywhere: bool
     ) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)

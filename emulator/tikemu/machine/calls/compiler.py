@@ -31,11 +31,7 @@ class CallCompiler:
         self.needs = needs
         self.expressions = Expressions()
         self.names: dict[str, Any] = dict(
-            HELPERS,
-            _range=runtime.loop_range,
-            _blocks=runtime.enter_blocks,
-            _core=runtime.core.core,
-            _key=float_key,
+            HELPERS, _range=runtime.loop_range, _blocks=runtime.enter_blocks, _core=runtime.core.core, _key=float_key
         )
         if runtime.timing:
             clock = runtime.clock
