@@ -19,7 +19,7 @@ from flash_attention.call.tiling import tile_of
 IMAGES = Path(__file__).resolve().parent / "images"
 
 VISIBLE, PARTIAL, SKIPPED, GRID = "#4c72b0", "#9db7dc", "#f2f2f2", "#ffffff"
-ACCENT, INK = "#c44e52", "#333333"
+ACCENT = "#c44e52"
 
 
 # ---------------------------------------------------------------- masks.md
@@ -200,71 +200,10 @@ def draw_online_softmax(out: Path) -> Path:
     return plotting.save(figure, out / "tutorial_online_softmax.png")
 
 
-def _blocks(axis, x: float, y: float, width: int, height: int, marked: set, title: str) -> None:
-    """Draw a matrix of width x height unit blocks at (x, y), some marked."""
-    from matplotlib.patches import Rectangle
-
-    for column in range(width):
-        for row in range(height):
-            colour = ACCENT if (row, column) in marked else SKIPPED
-            axis.add_patch(Rectangle((x + column, y + row), 1, 1, facecolor=colour, edgecolor="gray", linewidth=0.8))
-    axis.text(x + width / 2, y - 0.25, title, ha="center", va="bottom", fontsize=9)
-
-
-def draw_tiles(out: Path) -> Path:
-    """Draw tutorial_tiles.png: what is in fast memory at one step of the forward, and at one of the backward."""
-    figure, axes = plotting.subplots(1, 2, (9, 3.6))
-    forward, backward = axes[0]
-    _blocks(forward, 0, 2, 1, 4, {(1, 0)}, "Q")
-    _blocks(forward, 2, 0, 4, 1, {(0, 2)}, "K, V")
-    _blocks(forward, 2, 2, 4, 4, {(1, 2)}, "scores")
-    _blocks(forward, 7, 2, 1, 4, {(1, 0)}, "O, m, l")
-    forward.annotate("", (6.0, 6.4), (2.0, 6.4), arrowprops={"arrowstyle": "->", "color": INK})
-    forward.set_title("forward: keys pass by one tile of queries", fontsize=10)
-    _blocks(backward, 0, 2, 1, 4, {(2, 0)}, "Q, dO")
-    _blocks(backward, 2, 0, 4, 1, {(0, 1)}, "K, V")
-    _blocks(backward, 2, 2, 4, 4, {(2, 1)}, "scores")
-    _blocks(backward, 7, 2, 1, 4, {(2, 0)}, "dQ")
-    _blocks(backward, 2, 7.2, 4, 1, {(0, 1)}, "dK, dV")
-    backward.annotate("", (1.5, 6.0), (1.5, 2.0), arrowprops={"arrowstyle": "->", "color": INK})
-    backward.set_title("backward: queries pass by one tile of keys", fontsize=10)
-    for axis in (forward, backward):
-        axis.set(xlim=(-0.3, 8.3), ylim=(8.4, -0.9), aspect="equal")
-        axis.axis("off")
-    return plotting.save(figure, out / "tutorial_tiles.png")
-
-
-# ---------------------------------------------------------------- kernels.md
-
-
-def draw_kernels_tile(out: Path) -> Path:
-    """Draw kernels_tile.png: which tile every pipe of a core works on at one time."""
-    rows = {
-        "MTE2: load key, value": [("t+3", 0, 4), ("t+4", 4, 4)],
-        "MTE1: operands to L0": [("t+2", 0, 2), ("P t", 2, 1.5), ("t+3", 4, 2), ("P t+1", 6, 1.5)],
-        "M: products": [("S t+2", 0.3, 1.8), ("O t", 2.3, 1.6), ("S t+3", 4.3, 1.8), ("O t+1", 6.3, 1.6)],
-        "V: softmax": [("exp t+1", 0, 2.6), ("S t+2 out", 2.6, 1.4), ("exp t+2", 4, 2.6), ("S t+3 out", 6.6, 1.4)],
-        "MTE3: P to L1": [("t", 0, 1.0), ("t+1", 2.6, 1.2), ("t+2", 6.6, 1.2)],
-    }
-    figure, axes = plotting.subplots(1, 1, (9, 2.9))
-    axis = axes[0, 0]
-    colours = ["#e8eef7", "#9db7dc", "#eef5ea", "#f7e8e8", "#f2e7c9"]
-    for row, (bars, colour) in enumerate(zip(rows.values(), colours)):
-        for text, start, length in bars:
-            axis.broken_barh([(start, length)], (row - 0.38, 0.76), facecolor=colour, edgecolor="gray")
-            axis.text(start + length / 2, row, text, ha="center", va="center", fontsize=8)
-    axis.set_yticks(range(len(rows)), rows)
-    axis.set(xlim=(0, 8), ylim=(len(rows) - 0.5, -0.5), xticks=[], xlabel="time: two key tiles")
-    axis.set_title("S: scores of a tile, P: its probabilities, O: the sum of P V", fontsize=9)
-    return plotting.save(figure, out / "kernels_tile.png")
-
-
 FIGURES: dict[str, Callable[[Path], Path]] = {
     **{f"mask_{name}": lambda out, name=name: draw_mask(name, out) for name in MASKS},  # type: ignore[misc]
     "block_masks": draw_block_masks,
     "tutorial_online_softmax": draw_online_softmax,
-    "tutorial_tiles": draw_tiles,
-    "kernels_tile": draw_kernels_tile,
 }
 
 
