@@ -61,13 +61,11 @@ class DeviceCall:
 
     def _place(self, tensor: GlobalTensor, array: np.ndarray | None = None) -> int:
         """Return the address of a tensor on the card."""
-        size = _bytes(tensor)
-        address = self.card.allocate(size, self.space)
-        if array is not None:
-            stored = np.ascontiguousarray(array, tensor.dtype)
-            copied = self.card.acl.rt.memcpy(address, size, stored.ctypes.data, size, _TO_DEVICE)
-            self.card.check("acl.rt.memcpy", copied)
-        return address
+        if tensor.name in self.card.held:
+            return self.card.held[tensor.name]
+        if array is None:
+            return self.card.allocate(_bytes(tensor), self.space)
+        return self.card.upload(np.ascontiguousarray(array, tensor.dtype), self.space)
 
     def __enter__(self) -> DeviceCall:
         return self
@@ -146,11 +144,18 @@ class OperatorCall(DeviceCall):
 
 
 class Acl:
-    """Use the first card. If something is missing, it fails before anything runs."""
+    """Use the first card. If something is missing, it fails before anything runs.
+
+    Args:
+        stream: of a program that has initialised the card; None initialises it.
+
+    Attributes:
+        held: addresses of inputs and outputs that the caller has on the card, by their names.
+    """
 
     through = "acl"  # the value of --through
 
-    def __init__(self) -> None:
+    def __init__(self, stream: int | None = None) -> None:
         try:
             acl = importlib.import_module("acl")
         except ImportError as error:
@@ -166,14 +171,18 @@ class Acl:
         self.timed: bool = not environment.is_virtual()
         self.stack: int = raise_stack()
         self.prepare()
-        self.check("acl.init", acl.init())
+        if stream is None:
+            self.check("acl.init", acl.init())
         self.library: Any = ctypes.CDLL(self.library_name)
         self.soc: str = acl.get_soc_name()
         if self.soc not in environment.CHIPS:
             allowed = f"allowed are {', '.join(environment.CHIPS)}"
             raise RuntimeError(f"--through {self.through}: the card is {self.soc}, {allowed}")
-        self.check("acl.rt.set_device", acl.rt.set_device(0))
-        self.stream: int = self._value("acl.rt.create_stream", acl.rt.create_stream())
+        if stream is None:
+            self.check("acl.rt.set_device", acl.rt.set_device(0))
+            stream = self._value("acl.rt.create_stream", acl.rt.create_stream())
+        self.stream: int = stream
+        self.held: dict[str, int] = {}
 
     library_name = "libacl_op_compiler.so"
 
@@ -209,6 +218,14 @@ class Acl:
         """Return the address of memory that is free when the space closes."""
         address = self._value("acl.rt.malloc", self.acl.rt.malloc(size, 0))
         space.callback(self.acl.rt.free, address)
+        return address
+
+    def upload(self, array: np.ndarray, space: contextlib.ExitStack) -> int:
+        """Return the address of a copy that is free when the space closes."""
+        address = self.allocate(array.nbytes, space)
+        self.check(
+            "acl.rt.memcpy", self.acl.rt.memcpy(address, array.nbytes, array.ctypes.data, array.nbytes, _TO_DEVICE)
+        )
         return address
 
     def wait(self) -> None:
@@ -252,10 +269,12 @@ class Acl:
         """Return a compiled program of the self-test."""
         return OperatorCall(self, _type(name), inputs, outputs)
 
-    def _stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> DeviceCall:
+    def stage(self, stage: str, problem: KernelProblem, arrays: Mapping[str, np.ndarray]) -> DeviceCall:
+        """Return a compiled stage of a problem with its inputs."""
         operator, signature = signatures.arguments(stage, problem)
         filled = operator.fill(signature)
-        feed = signature.feed(**{name: arrays[name] for name in signature.given})
+        held = {one.name: np.empty(one.shape, one.dtype) for one in signature.inputs if one.name in self.held}
+        feed = signature.feed(**held, **{name: arrays[name] for name in signature.given if name not in held})
         inputs = [(one, feed.get(one.name, np.zeros(one.shape, one.dtype))) for one in filled.inputs]
         return self.stage_call(operator, problem.to_text(), inputs, filled.outputs)
 
@@ -275,7 +294,7 @@ class Acl:
         results = []
         for _ in range(times):
             for stage in operators.stages(p):
-                with self._stage(stage, p, arrays) as operator:
+                with self.stage(stage, p, arrays) as operator:
                     arrays.update(operator.run())
             names = {"output": "output", "d_query": "query", "d_key": "key", "d_value": "value"}
             found: dict = {
@@ -291,7 +310,7 @@ class Acl:
         random = np.random.default_rng(0)
         shapes = {"query": call.shape_query(), "key": call.shape_key(), "value": call.shape_value()}
         arrays = {name: to_nz(random.standard_normal(shape).astype(np.float16)) for name, shape in shapes.items()}
-        with self._stage("forward", problem, arrays) as operator:
+        with self.stage("forward", problem, arrays) as operator:
             return 1e3 * self._best(operator)
 
     # ----------------------------------------------------------------------------------------------------- programs
