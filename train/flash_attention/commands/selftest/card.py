@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from flash_attention.bridge.releases import needs_package
 from flash_attention.call import Call
 from flash_attention.commands import check
 from flash_attention.commands.selftest.loops import ALL_PROGRAMS, Loop
-from flash_attention.commands.selftest.programs import PROGRAMS, Program
+from flash_attention.commands.selftest.programs import PROGRAMS
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.timing import least_seconds
 
@@ -67,6 +66,12 @@ class _Layer:
 
     def events(self) -> tuple[float, float]:
         raise NotRun("here are no events: --through acl or runtime has them")
+
+    def seconds(self, loop: Loop) -> tuple[float, float]:
+        raise NotRun("MindSpore times no single instruction: --through acl or runtime does")
+
+    def launch(self) -> tuple[float, float]:
+        raise NotRun("MindSpore times no launch: --through acl or runtime does")
 
     def attend(self, call: Call, given: dict, gradients: dict, times: int) -> list:
         return check.execute(self.backend, call, given, **gradients, times=times)
@@ -189,7 +194,8 @@ class Ascend(_Layer):
         from mindspore import Tensor
         from mindspore.ops import operations as P
 
-        self._require_compiler()
+        if needs_package(self.ms.__version__):
+            raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
         program = PROGRAMS[name]
         primitive = _primitive(name)
         status = P.NPUAllocFloatStatus()()
@@ -199,36 +205,6 @@ class Ascend(_Layer):
         P.NPUGetFloatStatus()(status)
         bits = status.asnumpy()
         return Run(dict(zip(program.outputs, found)), bool(bits.any()), str(bits.tolist()))
-
-    def _require_compiler(self) -> None:
-        if needs_package(self.ms.__version__):
-            raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
-
-    def _call(self, program: Program) -> Callable[[], Any]:
-        """Return a call of a program. The program has been compiled and run once."""
-        self._require_compiler()
-        if not self.timed:
-            raise NotRun("here is no device to be timed")
-        primitive = _primitive(program.name)
-        tensors = [self.ms.Tensor(np.zeros(size, dtype)) for dtype, size in program.inputs.values()]
-        primitive(*tensors).asnumpy()
-        return lambda: primitive(*tensors)
-
-    def seconds(self, loop: Loop) -> tuple[float, float]:
-        few, many = (_waited(self._call(program)) for program in loop.programs())
-        return few, many
-
-    def launch(self) -> tuple[float, float]:
-        call, count = self._call(PROGRAMS["exponential"]), 200
-        start = time.perf_counter()
-        outputs = [call() for _ in range(count)]
-        outputs[-1].asnumpy()
-        return (time.perf_counter() - start) / count, _waited(call)
-
-
-def _waited(call: Callable[[], Any]) -> float:
-    """Return the shortest of ten calls that are waited for."""
-    return least_seconds(lambda: call().asnumpy())
 
 
 @functools.cache
