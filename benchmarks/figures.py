@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import json
 import statistics
 import sys
@@ -91,12 +92,23 @@ def short_cases(sizes: Sizes) -> list[Case]:
     return cases + [Case(sizes.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
 
 
+def medians(timings: Sequence[Timing]) -> dict[tuple[str, str, Case], float]:
+    """Return the median seconds by implementation, pass and case."""
+    return {(timing.implementation, timing.kind, timing.case): timing.median for timing in timings}
+
+
+def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> dict:
+    """Return the medians of implementations in turns, each in a process of its own with its own case."""
+    names, cases = zip(*works)
+    with working(names, options.threads) as workers:
+        return medians(time_in_turns(workers, cases, options.rounds, options.budget)[0])
+
+
 def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
     """Return how many times faster than torch each pass of the cases is, in turns."""
     timings, reasons = speed.measure(options, ("flash", "torch"), cases)
     print(speed.times_table(timings) + "\n", flush=True)
-    of = {(timing.implementation, timing.kind, timing.case): timing.median for timing in timings}
-    found = []
+    of, found = medians(timings), []
     for case in cases:
         for kind in speed.KINDS:
             theirs, ours = of.get(("torch", kind, case)), of["flash", kind, case]
@@ -106,27 +118,36 @@ def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Fig
 
 
 def measure_rate(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
+    """Measure full attention in float32 beside NumPy's product of matrices, and other dtypes beside float32."""
     from flash_attention.backends.cpu import library
 
     has_bfloat16 = library.instruction_sets()[0] in (library.TILES_ISA, library.DOT_PRODUCT_ISA)
-    result = []
-    for seq, batch in sizes.rates:
-        for head_dim in sizes.rate_head_dims:
-            cases = [Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in DTYPES]
-            timings = side_by_side(options, [("flash", case) for case in cases] + [("gemm", cases[0])])
-            (product,) = (t.median for t in timings if (t.implementation, t.kind) == ("gemm", "forward"))
-            result += rate(timings, cases, Gemm.gflops(product), has_bfloat16)
-    return result
+    dtypes = ("float32", "float16", "bfloat16")
+    found = []
+    for (seq, batch), head_dim in itertools.product(sizes.rates, sizes.rate_head_dims):
+        single, *others = (Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in dtypes)
+        of = side_by_side(options, [*(("flash", case) for case in (single, *others)), ("gemm", single)])
+        product = Gemm.gflops(of["gemm", "forward", single])
+        for kind in speed.KINDS:
+            seconds = of["flash", kind, single]
+            name, reached = f"{kind}, {single}: of the processor's product", single.flops(kind) / seconds / 1e9
+            found.append(Figure(name, 100 * reached / product, "%", f"product {product:.0f} GFLOP/s"))
+            for case in others if has_bfloat16 else others[:1]:
+                ratio = seconds / of["flash", kind, case]
+                found.append(Figure(f"{kind}, {case}: faster than float32", ratio, "x"))
+    return found
 
 
 def measure_layouts(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure the other layouts beside BNSD."""
-    result = []
+    """Measure the other layouts in percent of the speed of BNSD."""
+    found = []
     for dtype in sizes.layout_dtypes:
-        cases = [Case(sizes.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
-        result += layouts(side_by_side(options, [("flash", case) for case in cases]), cases)
-    return result
+        first, *others = (Case(sizes.lengths[0], dtype, layout=one) for one in ("BNSD", "BSND", "BSH", "SBH"))
+        of = side_by_side(options, [("flash", case) for case in (first, *others)])
+        for kind, case in itertools.product(speed.KINDS, others):
+            share = 100 * of["flash", kind, first] / of["flash", kind, case]
+            found.append(Figure(f"{kind}, {case}: of the speed of BNSD", share, "%"))
+    return found
 
 
 def measure_first(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
@@ -147,19 +168,28 @@ def measure_first(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
 
 
 def measure_window(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure the windowed runs beside the full causal one."""
+    """Measure the gain of windowed runs over the full causal one, in percent of the gain in visible pairs."""
     full = Case(sizes.window_length)
     windows = [Case(sizes.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
-    timings, _ = speed.measure(options, ["flash"], [full, *windows])
-    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
-    return [figure for case in windows for figure in window(of[full], of[case])]
+    of, found = medians(speed.measure(options, ["flash"], [full, *windows])[0]), []
+    for case, kind in itertools.product(windows, speed.KINDS):
+        gain, bound = of["flash", kind, full] / of["flash", kind, case], full.visible / case.visible
+        note = f"{gain:.2f}x faster, {bound:.2f}x fewer visible pairs"
+        found.append(Figure(f"{kind}, {case}: of the gain in pairs", 100 * gain / bound, "%", note))
+    return found
 
 
 def measure_flat(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Time windowed forward and backward over lengths, in float16, whose tensors still fit."""
+    """Measure largest over smallest time per token of windowed runs, in float16, whose tensors still fit."""
     cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in sizes.flat_lengths]
-    timings, _ = speed.measure(options, ["flash"], cases)
-    return [flatness([timing for timing in timings if timing.kind == kind]) for kind in speed.KINDS]
+    of, found = medians(speed.measure(options, ["flash"], cases)[0]), []
+    window = f"S={sizes.flat_lengths[0]} to {sizes.flat_lengths[-1]} float16 window {WINDOW_BLOCKS} blocks"
+    for kind in speed.KINDS:
+        per_token = [of["flash", kind, case] / case.seq for case in cases]
+        note = f"median {statistics.median(per_token) * 1e6:.2f} us a token"
+        spread = max(per_token) / min(per_token)
+        found.append(Figure(f"{kind}, {window}: spread of time per token", spread, "x spread", note))
+    return found
 
 
 def measure_memory(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
@@ -167,65 +197,6 @@ def measure_memory(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
     case = Case(sizes.memory_length, heads=1)
     extra = {kind: speed.extra_bytes("flash", case, options.threads, kind) for kind in _PASSES}
     return [Figure(f"{_PASSES[kind]}, {case}: extra memory", more / 2**20, "MB") for kind, more in extra.items()]
-
-
-def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> list[Timing]:
-    """Time implementations in turns, each in a process of its own with its own case."""
-    names, cases = zip(*works)
-    with working(names, options.threads) as workers:
-        return time_in_turns(workers, cases, options.rounds, options.budget)[0]
-
-
-def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_bfloat16: bool) -> list[Figure]:
-    """Compare float32 with a product of that rate, and other dtypes with float32.
-
-    Args:
-        cases: of one size, in all dtypes.
-        has_bfloat16: whether products of bfloat16 have instructions of their own.
-    """
-    found = []
-    for kind in speed.KINDS:
-        ours = [t for t in timings if (t.implementation, t.kind) == ("flash", kind) and t.case in cases]
-        of = {timing.case.dtype: timing for timing in ours}
-        single = of["float32"]
-        name, note = f"{kind}, {single.case}: of the processor's product", f"product {product:.0f} GFLOP/s"
-        found.append(Figure(name, 100 * single.gflops / product, "%", note))
-        for dtype in ("float16", *(("bfloat16",) if has_bfloat16 else ())):
-            name = f"{kind}, {of[dtype].case}: faster than float32"
-            found.append(Figure(name, single.median / of[dtype].median, "x"))
-    return found
-
-
-def layouts(timings: Sequence[Timing], cases: Sequence[Case]) -> list[Figure]:
-    """Return each case's speed in percent of the first case's speed."""
-    found = []
-    for kind in speed.KINDS:
-        of = {timing.case: timing.median for timing in timings if timing.kind == kind}
-        for case in cases[1:]:
-            share = 100 * of[cases[0]] / of[case]
-            found.append(Figure(f"{kind}, {case}: of the speed of {cases[0].layout}", share, "%"))
-    return found
-
-
-def window(full: Sequence[Timing], windowed: Sequence[Timing]) -> list[Figure]:
-    """Return the window's gain beside the gain in visible pairs, for both passes."""
-    found = []
-    for kind in speed.KINDS:
-        slow, fast = (next(timing for timing in timings if timing.kind == kind) for timings in (full, windowed))
-        gain, bound = slow.median / fast.median, slow.case.visible / fast.case.visible
-        note = f"{gain:.2f}x faster, {bound:.2f}x fewer visible pairs"
-        found.append(Figure(f"{kind}, {fast.case}: of the gain in pairs", 100 * gain / bound, "%", note))
-    return found
-
-
-def flatness(timings: Sequence[Timing]) -> Figure:
-    """Return a windowed run's ratio of largest to smallest time per token over its lengths."""
-    per_token = [timing.median / timing.case.seq for timing in timings]
-    lengths = f"{min(t.case.seq for t in timings)} to {max(t.case.seq for t in timings)}"
-    case = timings[0].case
-    name = f"{timings[0].kind}, S={lengths} {case.dtype} window {case.window_blocks} blocks: spread of time per token"
-    note = f"median {statistics.median(per_token) * 1e6:.2f} us a token"
-    return Figure(name, max(per_token) / min(per_token), "x spread", note)
 
 
 #: By name what measures a part: a function of the options and the sizes.

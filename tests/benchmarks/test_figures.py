@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import pytest
 from flash_attention.backends.cpu import library
@@ -10,44 +11,67 @@ from flash_attention.call import DTYPES
 from flash_attention.commands.bench import speed, tik
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.figures import Figure
+from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.timing import Timing
 
 from benchmarks import block_sparse, figures, masked_decode, tik_decode
 from benchmarks.figures import BOUNDS, bound_of, is_met
 
 
-def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
-    """Return the timings of cases, each with its own seconds for every kind."""
-    return [Timing(name, case, kind, (s,)) for case, s in zip(cases, seconds) for kind in kinds]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that makes every measurement give the seconds of an implementation and a case."""
+
+    def give(seconds: Callable[[str, Case], float], torch: bool = True) -> None:
+        def timed(works):
+            return [Timing(n, case, kind, (seconds(n, case),)) for n, case in works for kind in speed.KINDS]
+
+        def measure(_, names, cases):
+            names = [name for name in names if torch or name != "torch"]
+            absent = {} if torch else {("torch", case): "torch is not installed" for case in cases}
+            return timed([(name, case) for name in names for case in cases]), absent
+
+        monkeypatch.setattr(speed, "measure", measure)
+        monkeypatch.setattr(figures, "side_by_side", lambda _, works: figures.medians(timed(works)))
+
+    return give
+
+
+OPTIONS = argparse.Namespace(threads=1, rounds=1, budget=1.0)
 
 
 @pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
-def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
-    cases = Case(16384), Case(16384, window_blocks=8, tile=tile)
-    for seconds, ok in ((1 / (required + 0.1), True), (1 / (required - 0.1), False)):
-        forward, _ = figures.window(timed(cases[:1], [1.0]), timed(cases[1:], [seconds]))
+def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(clock, tile: int, required: float) -> None:
+    for gain, ok in ((required + 0.1, True), (required - 0.1, False)):
+        clock(lambda _, case, gain=gain: 1 / gain if case.window_blocks and case.tile == tile else 1.0)
+        found = figures.measure_window(OPTIONS, figures.Sizes())
+        forward = found[2 * figures.WINDOW_TILES.index(tile)]
         assert is_met(forward, bound_of(forward.name)) is ok, forward
 
 
-def test_flatness() -> None:
-    cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
-    assert figures.flatness(timed(cases, [2 * 1024, 3 * 2048], ["forward"])).reached == pytest.approx(1.5)
+def test_flatness(clock) -> None:
+    clock(lambda _, case: {1024: 2, 2048: 3}[case.seq] * case.seq)
+    forward, _ = figures.measure_flat(OPTIONS, figures.Sizes(flat_lengths=(1024, 2048)))
+    assert forward.reached == pytest.approx(1.5)
 
 
-def test_rates_beside_the_product_and_beside_float32() -> None:
-    cases = [Case(512, dtype, causal=False) for dtype in ("float32", "float16", "bfloat16")]
-    timings = timed(cases, (4.0, 5.0, 2.0))
-    product = 2 * cases[0].flops("forward") / 4.0 / 1e9
-    half, slower, twice, *backward = figures.rate(timings, cases, product, has_bfloat16=True)
-    assert [figure.reached for figure in (half, slower, twice)] == [pytest.approx(50), pytest.approx(0.8), 2]
-    assert [bound_of(figure.name) for figure in (half, slower, twice)] == [85, 1, 1.7]
-    assert len(backward) == 3 and len(figures.rate(timings, cases, product, has_bfloat16=False)) == 4
+@pytest.mark.parametrize("isa, more", [(library.DOT_PRODUCT_ISA, [2]), ("avx2", [])])
+def test_rates_beside_the_product_and_beside_float32(clock, monkeypatch, isa: str, more: list) -> None:
+    monkeypatch.setattr(library, "instruction_sets", lambda: (isa,))
+    product = 2 * Case(512, causal=False).flops("forward") / 4.0  # operations a second
+    times = {"float32": 4.0, "float16": 5.0, "bfloat16": 2.0}
+    clock(lambda name, case: Gemm.OPERATIONS / product if name == "gemm" else times[case.dtype])
+    found = figures.measure_rate(OPTIONS, figures.Sizes(rates=((512, 1),), rate_head_dims=(128,)))
+    forward = found[: len(found) // 2]
+    assert [figure.reached for figure in forward] == pytest.approx([50, 0.8, *more])
+    assert [bound_of(figure.name) for figure in forward] == [85, 1, 1.7][: len(forward)]
 
 
-def test_layouts_beside_bnsd() -> None:
-    cases = [Case(512), Case(512, layout="BSH")]
-    forward, _ = figures.layouts(timed(cases, (1.9, 2.0)), cases)
-    assert forward.reached == pytest.approx(95) and "BSH" in forward.name
+def test_layouts_beside_bnsd(clock) -> None:
+    clock(lambda _, case: 2.0 if case.layout == "BSH" else 1.9)
+    found = figures.measure_layouts(OPTIONS, figures.QUICK)
+    reached = {figure.name.partition(":")[0].split()[-1]: figure.reached for figure in found}
+    assert reached == {"BSND": 100, "BSH": pytest.approx(95), "SBH": 100}
 
 
 class Still:
@@ -86,22 +110,14 @@ OTHERS = ("packed", "decode", "masked_decode", "block_sparse", "block_sparse_tik
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def names(clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of all figures, measured in no time."""
     monkeypatch.setattr(figures, "Worker", Still)
     monkeypatch.setattr(speed, "Worker", Still)
     monkeypatch.setattr(library, "instruction_sets", lambda: (library.DOT_PRODUCT_ISA,))  # it has figures of its own
-    monkeypatch.setattr(
-        speed,
-        "measure",
-        lambda _, names, cases: ([t for n in names for t in timed(cases, [1] * len(cases), name=n)], {}),
-    )
-    monkeypatch.setattr(
-        figures, "side_by_side", lambda _, works: [t for name, case in works for t in timed([case], [1], name=name)]
-    )
-    options = argparse.Namespace(threads=1, rounds=1, budget=1.0)
+    clock(lambda *_: 1.0)
     parts = [part for name, part in figures.PARTS.items() if name not in OTHERS]
-    found = [figure for part in parts for figure in part(options, figures.Sizes())]
+    found = [figure for part in parts for figure in part(OPTIONS, figures.Sizes())]
     decode = [f"decode {dtype}: {what}" for dtype in DTYPES for what in ("of the copy rate", "against torch")]
     packed = [
         f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")
@@ -154,14 +170,12 @@ def test_all_parts(capsys) -> None:
     assert "required" not in printed
 
 
-def test_beside_torch_compares_the_same_pass_and_case(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("torch, reached, note", [(True, 1.5, ""), (False, None, "torch is not installed")])
+def test_beside_torch_compares_the_same_pass_and_case(clock, torch: bool, reached: float, note: str) -> None:
     seconds = {("flash", 256): 2.0, ("torch", 256): 3.0, ("flash", 512): 1.0, ("torch", 512): 9.0}
-    found = [timing for (name, seq), s in seconds.items() for timing in timed([Case(seq)], [s], name=name)]
-    absent = {("torch", Case(256)): "torch is not installed"}
-    for left, reasons, reached in ((found, {}, 1.5), (found[:2], absent, None)):
-        monkeypatch.setattr(speed, "measure", lambda *_, given=(left, reasons): given)
-        found = figures.beside_torch(argparse.Namespace(), [Case(256)])
-        assert [(figure.reached, figure.note) for figure in found] == [(reached, "".join(reasons.values()))] * 2
+    clock(lambda name, case: seconds[name, case.seq], torch)
+    found = figures.beside_torch(OPTIONS, [Case(256), Case(512)])
+    assert [(figure.reached, figure.note) for figure in found[:2]] == [(reached, note)] * 2
 
 
 @pytest.mark.parametrize("unit, reached, met", [("x", 1.3, 1), ("x", 1.2, 0), ("MB", 64, 1), ("MB", 65, 0)])
