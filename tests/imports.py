@@ -9,6 +9,7 @@ signatures that need each other are one concept. ``from package import name`` co
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -75,30 +76,8 @@ def _longest(dotted: str, known: Mapping[str, Path]) -> str | None:
     return dotted if dotted in known else None
 
 
-def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of names that reach each other, each sorted."""
-
-    def reachable(start: str) -> set[str]:
-        seen: set[str] = set()
-        todo = list(edges.get(start, ()))
-        while todo:
-            name = todo.pop()
-            if name not in seen:
-                seen.add(name)
-                todo.extend(edges.get(name, ()))
-        return seen
-
-    reach = {name: reachable(name) for name in edges}
-    groups = {
-        tuple(sorted(other for other in reach[name] if name in reach.get(other, ())))
-        for name in reach
-        if name in reach[name]
-    }
-    return sorted(list(group) for group in groups)
-
-
-def import_cycles(found: Sequence[Import]) -> list[list[str]]:
-    """Return the cycles between modules, and between the children (modules and packages) of one package.
+def import_cycle(found: Sequence[Import]) -> list[str]:
+    """Return a cycle between modules, or between the children (modules and packages) of one package, if there is one.
 
     An ``__init__`` belongs to its package: it may import its own modules, and they may import it.
     """
@@ -111,7 +90,11 @@ def import_cycles(found: Sequence[Import]) -> list[list[str]]:
         if same < len(upper) and same < len(lower) and importer and imported:
             edges.setdefault(importer, set()).add(imported)
             edges.setdefault(".".join(upper[: same + 1]), set()).add(".".join(lower[: same + 1]))
-    return cycles(edges)
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 def unit(module: str, units: Sequence[str]) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +30,7 @@ class RefusedError(Exception):
     """The library raised an exception."""
 
 
+@dataclass
 class Column:
     """Hold what a column's program says of its attention function.
 
@@ -35,23 +38,16 @@ class Column:
     cells of a function that runs on no machine here, by the titles of their rows: it is asked nothing.
     """
 
-    def __init__(
-        self,
-        attend,
-        gradients=None,
-        rotary=None,
-        *,
-        layout,
-        window=None,
-        dtype=np.float32,
-        tokens=513,
-        always_causal=False,
-        rest="—",
-        stated=None,
-    ):
-        self.attend, self.gradients, self.rotary = attend, gradients, rotary
-        self.layout, self.window, self.dtype, self.tokens = layout, window, dtype, tokens
-        self.always_causal, self.rest, self.stated = always_causal, rest, stated
+    attend: Callable
+    gradients: Callable = None
+    rotary: Callable = None
+    layout: str = None
+    window: object = None
+    dtype: type = np.float32
+    tokens: int = 513
+    always_causal: bool = False
+    rest: str = "—"
+    stated: dict = None
 
     def __call__(self, query, key, value, **asked):
         """Run attention. Raise NotImplementedError if the function lacks an argument."""
