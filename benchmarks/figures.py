@@ -98,7 +98,7 @@ def medians(timings: Sequence[Timing]) -> dict[tuple[str, str, Case], float]:
 
 
 def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> dict:
-    """Return the medians of implementations in turns, each in a process of its own with its own case."""
+    """Return the medians of implementations in turns, each in its own process with its case."""
     names, cases = zip(*works)
     with working(names, options.threads) as workers:
         return medians(time_in_turns(workers, cases, options.rounds, options.budget)[0])
@@ -118,7 +118,7 @@ def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Fig
 
 
 def measure_rate(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure full attention in float32 beside NumPy's product of matrices, and other dtypes beside float32."""
+    """Measure full attention in float32 beside NumPy's product, and other dtypes beside float32."""
     from flash_attention.backends.cpu import library
 
     has_bfloat16 = library.instruction_sets()[0] in (library.TILES_ISA, library.DOT_PRODUCT_ISA)
@@ -168,7 +168,7 @@ def measure_first(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
 
 
 def measure_window(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure the gain of windowed runs over the full causal one, in percent of the gain in visible pairs."""
+    """Measure the gain of windowed runs in percent of the gain in visible pairs."""
     full = Case(sizes.window_length)
     windows = [Case(sizes.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
     of, found = medians(speed.measure(options, ["flash"], [full, *windows])[0]), []
@@ -180,7 +180,7 @@ def measure_window(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
 
 
 def measure_flat(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
-    """Measure largest over smallest time per token of windowed runs, in float16, whose tensors still fit."""
+    """Measure the spread of windowed runs' time per token, in float16, whose tensors still fit."""
     cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in sizes.flat_lengths]
     of, found = medians(speed.measure(options, ["flash"], cases)[0]), []
     window = f"S={sizes.flat_lengths[0]} to {sizes.flat_lengths[-1]} float16 window {WINDOW_BLOCKS} blocks"

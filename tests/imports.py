@@ -77,9 +77,10 @@ def _longest(dotted: str, known: Mapping[str, Path]) -> str | None:
 
 
 def import_cycle(found: Sequence[Import]) -> list[str]:
-    """Return a cycle between modules, or between the children (modules and packages) of one package, if there is one.
+    """Return a cycle between modules, or between the children of one package.
 
-    An ``__init__`` belongs to its package: it may import its own modules, and they may import it.
+    Children are modules and packages. An ``__init__`` belongs to its package: it may import its own modules, and they
+    may import it. Without a cycle the list is empty.
     """
     edges: dict[str, set[str]] = {}
     for importer, imported, _ in found:

@@ -20,7 +20,7 @@ from benchmarks.figures import BOUNDS, bound_of, is_met
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch):
-    """Return a function that makes every measurement give the seconds of an implementation and a case."""
+    """Return a function that sets the seconds of an implementation and a case."""
 
     def give(seconds: Callable[[str, Case], float], torch: bool = True) -> None:
         def timed(works):

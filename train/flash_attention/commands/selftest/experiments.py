@@ -197,12 +197,6 @@ def _slice(device: Device) -> str:
     return _require((errors < 1e-3).all(), f"largest error of data_move {errors[0]:.2e}, of tensor_mov {errors[1]:.2e}")
 
 
-def _workspace(device: Device) -> str:
-    x = _random(SIZE)
-    wrong = np.count_nonzero(device.run("workspace", x=x).outputs["y"] != 2 * x)
-    return _require(wrong == 0, f"{wrong} of {SIZE} numbers came back wrong")
-
-
 def _atomic(device: Device) -> str:
     x = np.arange(SIZE, dtype=np.float32)
     sums = [device.run("atomic", x=x).outputs["y"] for _ in range(2)]
@@ -376,7 +370,7 @@ EXPERIMENTS = (
         "workspace",
         "what a kernel writes to its workspace it reads back",
         "forward/kernel.py: the flags of the second attempt need an output of their own",
-        _workspace,
+        _copied("workspace", factor=2),
     ),
     Experiment(
         "atomic addition",

@@ -2,8 +2,8 @@
 
     PYTHONPATH=train:emulator:emulator/virtual_ascend:. python tests/train/flash_attention/st/support/card_kernels.py
 
-With MindSpore 2.0 it prints the launches of two calls, forward and backward, and the table of conversions of
-docs/ascend.md. `--write` writes the lists to card_kernels.txt, which the tests expect.
+With MindSpore 2.0 it prints the launches of two calls, forward and backward, and a table of conversions. `--write`
+writes the lists to card_kernels.txt, which the tests expect.
 """
 
 from __future__ import annotations
