@@ -27,7 +27,7 @@ TABLE = re.compile(r"(<!-- columns: ([\w ]+) -->\n\n)((?:\|.*\n)*)")
 def chinese(cell: str, words: dict) -> str:
     """Return a cell in Chinese: its parts between "; " and ": " are translated, and counts stay."""
     parts = re.split(r"(; |: | \(\d.*\))", cell)
-    plain = {part for part in parts if not re.search("[a-z]", re.sub("`.*?`", "", part))}
+    plain = {part for part in parts if not re.search("[a-z]", re.sub("`.*?`|-?inf|NaN|e[+]|float[0-9]+", "", part))}
     missing = sorted(set(parts) - plain - words.keys())
     if missing:
         raise SystemExit(f"{WORDS}: has no Chinese for {missing}")

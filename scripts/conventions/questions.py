@@ -130,26 +130,11 @@ def described(visible):
     return f"other {counts}"
 
 
-@question("causal, 3 queries and 7 keys")
-def causal_with_more_keys(ask):
-    return described(seen(ask, 3, 7, causal=True))
-
-
-@question("causal, 5 queries and 3 keys")
-def causal_with_more_queries(ask):
-    return described(seen(ask, 5, 3, causal=True))
-
-
 @question("a window, 7 queries and 7 keys")
 def window_of_equal_lengths(ask):
     sees = seen(ask, 7, 7, window=ask.window)[3]
     words = "itself and {} before" if not sees[4:].any() else "itself, {} before, {} behind"
     return f"`{ask.window}`: " + words.format(sees[:3].sum(), sees[4:].sum())
-
-
-@question("the window, 3 queries and 7 keys")
-def window_of_unequal_lengths(ask):
-    return described(seen(ask, 3, 7, window=ask.window))
 
 
 @question("a window of `(-1, 0)`")
@@ -222,11 +207,6 @@ def bias_without_row(hidden):
     return bias
 
 
-@question("a row that a boolean mask hides: value")
-def hidden_row(ask):
-    return row_that_sees_nothing(ask, mask=mask_without_row(ask))
-
-
 @question("its gradient")
 def gradient_of_hidden_row(ask):
     of_query, of_key, of_value = map(np.asarray, called(ask.gradients, *inputs(), mask=mask_without_row(ask)))
@@ -243,16 +223,6 @@ def logsumexp_of_hidden_row(ask):
     return f"{found:.1e}" if np.isfinite(found) and found else str(found).replace("0.0", "0")
 
 
-@question("a row of -inf in a bias")
-def row_of_infinity(ask):
-    return row_that_sees_nothing(ask, bias=bias_without_row(-np.inf))
-
-
-@question("a row of `finfo.min` in a bias")
-def row_of_least_number(ask):
-    return row_that_sees_nothing(ask, bias=bias_without_row(np.finfo(ask.dtype).min))
-
-
 def nan_that_is_hidden(ask, place, **asked):
     """Return the words for NaN in the last key or value. Rows 0 to 3 do not see it."""
     tensors = inputs(5, 5)
@@ -266,26 +236,6 @@ def mask_of_the_last_key(ask):
     visible = np.ones((1, 1, 5, 5), bool)
     visible[..., 4] = False
     return ask.mask_of(visible)
-
-
-@question("NaN in a value that causality hides")
-def nan_in_value(ask):
-    return nan_that_is_hidden(ask, 2, causal=True)
-
-
-@question("NaN in a key that causality hides")
-def nan_in_key(ask):
-    return nan_that_is_hidden(ask, 1, causal=True)
-
-
-@question("NaN in a value that a mask hides")
-def nan_in_masked_value(ask):
-    return nan_that_is_hidden(ask, 2, mask=mask_of_the_last_key(ask))
-
-
-@question("NaN in a key that a mask hides")
-def nan_in_masked_key(ask):
-    return nan_that_is_hidden(ask, 1, mask=mask_of_the_last_key(ask))
 
 
 @question("soft cap and bias")
@@ -365,21 +315,6 @@ def heads(ask, kv_heads):
     return answer
 
 
-@question("4 heads of query, 2 of key")
-def grouped_heads(ask):
-    return heads(ask, 2)
-
-
-@question("4 heads of query, 1 of key")
-def one_head(ask):
-    return heads(ask, 1)
-
-
-@question("layout")
-def layout(ask):
-    return f"`{ask.layout}`"
-
-
 @question("scores of float16 inputs")
 def dtype_of_scores(ask):
     """Return the dtype: the scaled score is 100,000, which float16 lacks."""
@@ -404,6 +339,27 @@ def rotary_pairs(ask):
     rows[..., 0] = 1
     turned = np.asarray(called(ask.rotary, rows, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)))
     return "neighbours" if abs(turned[0, 1, 0, 1]) > 1e-3 else "halves"
+
+
+QUESTIONS.update(
+    {
+        "causal, 3 queries and 7 keys": lambda ask: described(seen(ask, 3, 7, causal=True)),
+        "causal, 5 queries and 3 keys": lambda ask: described(seen(ask, 5, 3, causal=True)),
+        "the window, 3 queries and 7 keys": lambda ask: described(seen(ask, 3, 7, window=ask.window)),
+        "a row that a boolean mask hides: value": lambda ask: row_that_sees_nothing(ask, mask=mask_without_row(ask)),
+        "a row of -inf in a bias": lambda ask: row_that_sees_nothing(ask, bias=bias_without_row(-np.inf)),
+        "a row of `finfo.min` in a bias": lambda ask: row_that_sees_nothing(
+            ask, bias=bias_without_row(np.finfo(ask.dtype).min)
+        ),
+        "NaN in a value that causality hides": lambda ask: nan_that_is_hidden(ask, 2, causal=True),
+        "NaN in a key that causality hides": lambda ask: nan_that_is_hidden(ask, 1, causal=True),
+        "NaN in a value that a mask hides": lambda ask: nan_that_is_hidden(ask, 2, mask=mask_of_the_last_key(ask)),
+        "NaN in a key that a mask hides": lambda ask: nan_that_is_hidden(ask, 1, mask=mask_of_the_last_key(ask)),
+        "4 heads of query, 2 of key": lambda ask: heads(ask, 2),
+        "4 heads of query, 1 of key": lambda ask: heads(ask, 1),
+        "layout": lambda ask: f"`{ask.layout}`",
+    }
+)
 
 
 def answers(column):
