@@ -70,11 +70,6 @@ QUICK = Sizes(
 )
 
 
-def bench_cases(sizes: Sizes) -> list[Case]:
-    """Return what the bench measures."""
-    return [Case(seq, dtype) for dtype in DTYPES for seq in sizes.bench_lengths]
-
-
 def speed_cases(sizes: Sizes) -> list[Case]:
     """Return other sizes than the bench has, the long ones with fewer heads."""
     return [
@@ -201,7 +196,9 @@ def measure_memory(options: argparse.Namespace, sizes: Sizes) -> list[Figure]:
 
 #: By name what measures a part: a function of the options and the sizes.
 PARTS: dict[str, Callable[[argparse.Namespace, Sizes], list[Figure]]] = {
-    "bench": lambda options, sizes: beside_torch(options, bench_cases(sizes)),
+    "bench": lambda options, sizes: beside_torch(
+        options, [Case(n, one) for one in DTYPES for n in sizes.bench_lengths]
+    ),
     "speed": lambda options, sizes: beside_torch(options, speed_cases(sizes)),
     "rate": measure_rate,
     "short": lambda options, sizes: beside_torch(options, short_cases(sizes)),

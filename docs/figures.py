@@ -114,23 +114,21 @@ def draw_mask(name: str, out: Path) -> Path:
     axis = axes[0, 0]
     tiled = max(mask.seq_q, mask.seq_k) > 128
     colours = np.full((*visible.shape, 3), _rgb(SKIPPED))
+    tile = tile_of(mask.arguments.get("tiling_stgy_name", "sparse")) if tiled else 1
     if tiled:
-        tile = tile_of(mask.arguments.get("tiling_stgy_name", "sparse"))
         for query_tile in range(mask.seq_q // tile):
             for visit in mask.described.band.key_tiles(query_tile, tile, tile):
                 rows, keys = (slice(at * tile, (at + 1) * tile) for at in (query_tile, visit.index))
                 colours[rows, keys] = _rgb(PARTIAL)
-    else:
-        tile = 1
     colours[visible] = _rgb(VISIBLE)
     axis.imshow(colours, interpolation="nearest", extent=(0, mask.seq_k, mask.seq_q, 0))
     for at in range(0, mask.seq_k + 1, tile):
         axis.axvline(at, color=GRID, linewidth=1)
     for at in range(0, mask.seq_q + 1, tile):
         axis.axhline(at, color=GRID, linewidth=1)
-    ticks = (tile,) if tiled else (4,)
-    axis.set_xticks(range(0, mask.seq_k + 1, ticks[0] * (2 if tile == 64 else 1)))
-    axis.set_yticks(range(0, mask.seq_q + 1, ticks[0] * (2 if tile == 64 else 1)))
+    step = max(tile, 128) if tiled else 4
+    axis.set_xticks(range(0, mask.seq_k + 1, step))
+    axis.set_yticks(range(0, mask.seq_q + 1, step))
     axis.tick_params(labelsize=7, length=0)
     axis.set_xlabel("keys", fontsize=8)
     axis.set_ylabel("queries", fontsize=8)
