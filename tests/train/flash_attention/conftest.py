@@ -54,7 +54,7 @@ def run_python():
 
 @pytest.fixture(autouse=True)
 def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
-    """Let each operator in PYNATIVE end first, unless the test is marked asynchronous or all tests run.
+    """Let each operator in PYNATIVE end first. Not if the test is marked asynchronous or all tests run.
 
     By default MindSpore hands operators to threads, which spin while they wait: up to three times the processor time.
     """

@@ -282,7 +282,7 @@ def in_float16(select=None) -> list[Case]:
 
 
 def rules_by_dtype(case: Case) -> set:
-    """Return the rules of a case, each with its dtype, and the kinds of its mask and bias."""
+    """Return the rules of a case, each with its dtype. Kinds of mask and bias count as rules."""
     return {(case.dtype, rule) for rule in rules_of(case)} | {case.mask, case.mask_dtype, case.alibi, case.values}
 
 

@@ -75,7 +75,7 @@ def float32(tensor):
 
 
 def summed(array, shape):
-    """Return the gradient of what was broadcast from a shape, from the gradient of all that it became."""
+    """Return the gradient of what was broadcast from a shape."""
     array = array.sum(axis=tuple(range(array.ndim - len(shape))), dtype=np.float64)
     return array.sum(axis=tuple(axis for axis, size in enumerate(shape) if size == 1), keepdims=True)
 
