@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import tikemu
-from tikemu import build_native, native, settings, tik
+from tikemu import build_native, native, tik
 from tikemu.frontend import platform_info
 
 from emulator.tests.support.bench import Bench
@@ -18,12 +18,12 @@ _NOTHING_SELECTED = platform_info.selection()
 @pytest.fixture(autouse=True)
 def clean_emulator():
     """Undo what a test installs, selects and configures, and what earlier tests selected."""
-    options, finders = settings.default_options(), list(sys.meta_path)
+    options, finders = tikemu.default_options(), list(sys.meta_path)
     platform_info.restore(_NOTHING_SELECTED)
     yield
     if sys.meta_path != finders:
         tikemu.uninstall()
-    settings.set_default_options(options)
+    tikemu.set_default_options(options)
     platform_info.restore(_NOTHING_SELECTED)
 
 

@@ -29,10 +29,9 @@ from .errors import (
     TikWarning,
 )
 from .findings import Finding
-from .options import Options
+from .options import Options, default_options, set_default_options, use_options
 from .program.printer import dump
 from .result import Overflow, OverflowPlace, Result
-from .settings import default_options, set_default_options, use_options
 from .shim import install, uninstall
 
 __version__ = "0.1.0"

@@ -10,11 +10,10 @@ from . import environment, processes
 from .errors import TikBuildError
 from .frontend.dsl import Tik
 from .frontend.tracebacks import short_traceback
-from .options import Options
+from .options import Options, default_options
 from .program import ir
 from .program.location import fail
 from .result import Result
-from .settings import default_options
 
 
 @short_traceback

@@ -22,11 +22,10 @@ from .errors import TikEnvironmentError, TikError
 from .findings import CLASSES
 from .frontend import build, platform_info
 from .frontend.dsl import Tik
-from .options import FINDINGS, SYNC_VARIANTS, Options
+from .options import FINDINGS, SYNC_VARIANTS, Options, use_options
 from .program import ir
 from .program.dtypes import BITS, is_float
 from .program.printer import dump
-from .settings import use_options
 from .soc import ON_CHIP, PROFILES
 
 

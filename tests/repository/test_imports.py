@@ -40,7 +40,6 @@ LAYERS = {
         ("native",),
         ("findings",),
         ("options", "build_native"),
-        ("settings",),
         # meaning: the recorded program, the table of instructions, time, the run
         ("program",),
         ("isa",),

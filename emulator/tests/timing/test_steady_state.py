@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-import tikemu
 from tikemu.isa.region import Memory, Region
-from tikemu.machine import cores
 from tikemu.soc import ASCEND_910A
 from tikemu.timing import clock as clocks
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import TimedOp, exact
-
-from emulator.tests.support.programs.operators import PROGRAMS
 
 UB = Memory("UB", "UB", 4096, False)
 
@@ -102,18 +98,6 @@ def test_random_loops(seed, several, monkeypatch):
     replayed, simulated = Clock(seed, True), Clock(seed, False)
     assert replayed.run(several) == simulated.run(several)
     assert replayed.clock._transitions
-
-
-@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
-def test_programs(build, monkeypatch):
-    """A kept trace needs every event, so nothing is replayed. Without a trace the results are the same."""
-    tikemu.install(soc="Ascend910A")
-    instance, feeds, _ = build()
-    monkeypatch.setattr(cores, "TRACED_CORES", 64)
-    simulated = tikemu.run(instance, feeds, options=tikemu.Options())
-    for numerics in (True, False):
-        replayed = tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(trace=False))
-        assert replayed.report() == simulated.report()
 
 
 def after_a_loop(replay, body, rest):

@@ -65,14 +65,6 @@ def test_fixpipe_takes_as_long_as_the_moves_it_stands_for(n1, m):
     assert cycles[0] == cycles[1]
 
 
-def test_timing_alone_gives_the_same_time(kernel):
-    vector_kernel(kernel)
-    full, alone = tikemu.run(kernel, INPUT), tikemu.run(kernel, {}, numerics=False)
-    assert alone.cycles == full.cycles
-    assert alone.instructions == full.instructions
-    assert alone.pipes == full.pipes
-
-
 def test_without_timing_there_are_outputs_only(kernel):
     result = tikemu.run(vector_kernel(kernel), INPUT, timing=False)
     assert result.cycles is None and result.seconds is None and not result.instructions

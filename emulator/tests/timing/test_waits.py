@@ -10,7 +10,6 @@ from tikemu.soc import PIPES
 from tikemu.timing.simulator import PIPE_INDEX
 from tikemu.timing.waits import named
 
-from emulator.tests.support.element_kernel import tiled
 from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC, A, B
 
 pytestmark = pytest.mark.usefixtures("soc")
@@ -125,19 +124,6 @@ def test_it_says_why_two_threads_gain_nothing():
             assert bool(rows) == bool(use.busy) and (not rows or "nothing left" in rows[-1])
             shares = sum(float(row.split()[-1].rstrip("%")) for row in rows) / 100 + use.share
             assert not rows or shares == pytest.approx(1, abs=0.01)
-
-
-@pytest.mark.parametrize("options", ({"processes": 2}, {"reuse": False}, {"trace": False}), ids=str)
-def test_the_waits_are_the_same_however_a_program_is_run(options):
-    def result(**given):
-        instance = tik.Tik()
-        tiled(instance, 1024, 4, 16, 2, lambda ub: instance.vec_muls(128, ub, ub, -1.0, 8, 8, 8))
-        feed = {"x": np.zeros(64 * 1024, np.float16)}
-        return tikemu.run(instance, feed, options=tikemu.Options(progress=False, **given))
-
-    usual, other = result(), result(**options)
-    assert usual.waits == other.waits and usual.waits["MTE3", "V", "event"] > 0
-    assert usual.cycles == other.cycles
 
 
 def test_a_trace_shows_the_scalar_unit_and_the_waits_for_it(tmp_path):

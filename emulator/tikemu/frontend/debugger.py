@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import processes, settings
+from .. import processes
 from ..errors import TikDebugError
 from ..findings import Finding
+from ..options import default_options
 from ..program import ir
 from ..program.location import fail, warn
 from ..result import Overflow
@@ -54,7 +55,7 @@ class Tikdb(PublicObject):
             warn("tikemu has no debugger prompt; interactive=True is taken as False")
         program = self._recorder.program
         self.overflow, self.findings = None, ()
-        options = settings.default_options()
+        options = default_options()
         result = processes.run(program, feed_dict, timing=False, options=options, write_back=True)
         self.overflow, self.findings = result.overflow, result.findings
         if not program.outputs:

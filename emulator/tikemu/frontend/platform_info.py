@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from .. import settings
+from ..options import default_options
 from ..program.dtypes import BITS
 from ..program.location import fail, warn
 from ..soc import ASCEND_910A, PROFILES, SocProfile, find
@@ -62,7 +62,7 @@ def set_current_compile_soc_info(
         return "success"
     selected = f"{DEFAULT_SOC.name}, which is assumed" if _selection is None else _selection.version
     message = f"set_current_compile_soc_info: {refused}; the selection stays {selected}"
-    if settings.default_options().checks("soc"):
+    if default_options().checks("soc"):
         fail(message)
     warn(message)
     return "error"
@@ -114,7 +114,7 @@ def current_soc() -> SocProfile:
         "no SoC is selected, for which the documents assume Ascend310; tikemu takes Ascend910 (call "
         "set_current_compile_soc_info or tikemu.install(soc=...) first)"
     )
-    if settings.default_options().checks("soc"):
+    if default_options().checks("soc"):
         fail(message)
     if not _assumed:
         _assumed = True
@@ -124,7 +124,7 @@ def current_soc() -> SocProfile:
 
 def reported_ub_size() -> int:
     """Return the size in bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
-    configured = settings.default_options().ub_reported
+    configured = default_options().ub_reported
     return current_soc().ub_size if configured is None else configured
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .. import settings
 from ..errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError, did_you_mean
 from ..findings import Finding
+from ..options import default_options
 from ..program import ir
 from ..program.location import fail, here, warn
 from ..program.nodes import as_number, within_64_bits
@@ -119,7 +119,7 @@ class Recorder:
 
     def __init__(self, soc: SocProfile, debug_enabled: bool) -> None:
         self.soc = soc
-        self.options = settings.default_options()
+        self.options = default_options()
         self.program = ir.Program("", [], [], ir.Body(), soc, debug_enabled)
         self.frames = [Frame(self.program.body, Scope(self, 0), "kernel")]
         self.block_loop: ir.For | None = None
