@@ -22,7 +22,6 @@ import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES, Call
 from flash_attention.call.block_mask import BlockMask
-from flash_attention.kernels.tik import operators
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.implementations import stored
@@ -97,11 +96,7 @@ def _tik_cycles(seq: int, step: str, mask: BlockMask | None) -> float:
     """Return the cycles of a kernel on the modelled core, with or without a mask."""
     tiles = {} if mask is None else {"block_mask_shape": mask.tiles.shape, "block_mask_tile": mask.tile}
     problem = tik_kernels.problem_of(seq, DIM, **tiles)
-    if mask is None:
-        return tik_kernels.simulate(tik_kernels.build(problem, step)).cycles
-    problem = replace(problem, keeps_tiles=True)
-    work = operators.known_table(problem, tik_kernels.OPERATORS[step][0], mask.tiles)
-    return tik_kernels.simulate(tik_kernels.build(problem, step), given={"work": work}).cycles
+    return tik_kernels.measured(replace(problem, keeps_tiles=mask is not None), step, mask)[0].cycles
 
 
 def _calls(dtype: str, seq: int, mask: BlockMask | None) -> tuple[Callable, Callable]:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from flash_attention.call import AttentionRules, Call
+from flash_attention.call.block_mask import BlockMask
+from flash_attention.call.visits import visits
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import schedule as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
@@ -121,12 +123,24 @@ class Measurement:
         return self.utilisation * CUBE_FLOPS * self.cycles_per_tile / self.gm_bytes_per_tile
 
     @staticmethod
-    def of(kernel, result, operator: str, sync: str = "auto", build_seconds: float = 0.0) -> Measurement:
+    def of(
+        kernel,
+        result,
+        operator: str,
+        sync: str = "auto",
+        build_seconds: float = 0.0,
+        block_mask: BlockMask | None = None,
+    ) -> Measurement:
         """Return the measurement of a kernel's simulation."""
         problem, (_, products, value_products) = kernel.problem, OPERATORS[operator]
         pairs = problem.call.band.pairs() * problem.call.batch * problem.call.heads
+        seen = None if block_mask is None else visits(problem.call, block_mask)
+        if seen is not None:
+            pairs = seen.pairs
         flops = 2 * (products * problem.call.head_dim + value_products * problem.call.value_dim) * pairs
         tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
+        if seen is not None:
+            tiles = seen.visited * seen.tile**2 / TILE
         if not products:  # a pass over rows: as if it were spread over the tiles of the main kernels
             tiles = pairs / TILE
         return Measurement(
@@ -197,6 +211,17 @@ def simulate(
     if trace is not None:
         result.save_trace(trace)
     return result
+
+
+def measured(
+    problem: KernelProblem, operator: str, block_mask: BlockMask | None = None, trace: str | None = None
+) -> tuple:
+    """Return Result and Measurement of a kernel, under a known block mask if one is given."""
+    kernel, stage, given = build(problem, operator), OPERATORS[operator][0], {}
+    if block_mask is not None and any(tensor.name == "work" for tensor in kernel.inputs):
+        given["work"] = operators.known_table(problem, stage, block_mask.tiles)
+    result = simulate(kernel, trace=trace, given=given)
+    return result, Measurement.of(kernel, result, operator, block_mask=block_mask)
 
 
 def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:

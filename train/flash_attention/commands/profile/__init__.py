@@ -27,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=int, default=8, help="cpu: heads of query, key and value")
     parser.add_argument("--head-dim", type=int, default=128, help="cpu: size of a head")
     parser.add_argument("--window-blocks", type=int, default=0, help="cpu: key tiles that a query tile sees; 0 = all")
-    parser.add_argument("--block-mask", choices=PATTERNS, default="", help="cpu: which tiles see each other, BlockMask")
-    parser.add_argument("--tile", type=int, choices=BLOCK_MASK_TILES, default=128, help="cpu: tokens of a tile of both")
+    parser.add_argument("--block-mask", choices=PATTERNS, default="", help="which tiles see each other, BlockMask")
+    parser.add_argument(
+        "--tile", type=int, choices=BLOCK_MASK_TILES, default=128, help="tokens of its tiles; cpu: of windows too"
+    )
     parser.add_argument("--threads", type=int, default=2, help="cpu: cores and OpenMP threads")
     parser.add_argument("--rounds", type=int, default=5, help="cpu: rounds for a median")
 
@@ -37,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if options.backend == "emulator":
         from flash_attention.commands.profile import emulator
 
-        return emulator.run(options.case or "", options.out)
+        return emulator.run(options.case or "", options.out, options.block_mask, options.tile)
     for seq in options.seq:
         check_int("--seq", seq, 1)
     for name, least in {"batch": 1, "heads": 1, "head_dim": 1, "threads": 1, "rounds": 1, "window_blocks": 0}.items():

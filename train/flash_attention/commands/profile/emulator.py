@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flash_attention.call.block_mask import BlockMask
+from flash_attention.call.visits import masked, pattern, visits
 from flash_attention.files import require_writable
+from flash_attention.kernels.tik import KernelProblem
 from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
@@ -35,21 +38,25 @@ class KernelCase:
         seq: tokens.
         head_dim: 1 to 256.
         rules: name in RULES.
+        pattern: constructor of a block mask, see `call.visits.pattern`, or "".
+        tile: tokens of its tiles.
     """
 
     operator: str = "forward"
     seq: int = 2048
     head_dim: int = 128
     rules: str = "full"
+    pattern: str = ""
+    tile: int = 128
 
     @staticmethod
-    def parse(text: str) -> KernelCase:
+    def parse(text: str, pattern: str = "", tile: int = 128) -> KernelCase:
         """Return the case that a text such as "backward,S=4096,D=64,causal" describes.
 
         Raises:
             ValueError: a part of the text means nothing.
         """
-        fields: dict = {}
+        fields: dict = {"pattern": pattern, "tile": tile}
         for part in filter(None, text.split(",")):
             number = re.fullmatch(r"([SD])=([1-9]\d*)", part)
             if number:
@@ -63,12 +70,24 @@ class KernelCase:
                 raise ValueError(f"CASE: got {part!r}, allowed are {allowed}")
         return KernelCase(**fields)
 
-    def problem(self, seq: int = 0):
-        """Return the kernel's problem, of `seq` tokens if given."""
-        return tik_kernels.problem_of(seq or self.seq, self.head_dim, **RULES[self.rules])
+    @property
+    def block_mask(self) -> BlockMask | None:
+        """Return the block mask of the pattern."""
+        return pattern(self.pattern, self.seq, self.tile) if self.pattern else None
+
+    @property
+    def problem(self) -> KernelProblem:
+        """Return the kernel's problem. A block mask is known, as a layer's is."""
+        problem, mask = tik_kernels.problem_of(self.seq, self.head_dim, **RULES[self.rules]), self.block_mask
+        return problem if mask is None else replace(problem, call=masked(problem.call, mask), keeps_tiles=True)
+
+    def measure(self, trace: str | None = None) -> tuple:
+        """Return Result and Measurement of the kernel."""
+        return tik_kernels.measured(self.problem, self.operator, self.block_mask, trace)
 
     def __str__(self) -> str:
-        return f"{self.operator} S={self.seq} D={self.head_dim} {self.rules}"
+        tiles = f" {self.pattern} of {self.tile}" if self.pattern else ""
+        return f"{self.operator} S={self.seq} D={self.head_dim} {self.rules}{tiles}"
 
 
 @dataclass(frozen=True)
@@ -82,27 +101,29 @@ class Event:
     stage: str
 
 
-def run(text: str, out: Path) -> int:
+def run(text: str, out: Path, block_mask: str = "", tile: int = 128) -> int:
     """Profile a case; write profile.txt and trace.json into `out`.
+
+    Args:
+        block_mask, tile: pattern of a block mask, see `KernelCase`.
 
     Raises:
         ValueError: the text is no case.
         RuntimeError: tikemu is missing.
     """
-    case = KernelCase.parse(text)
+    case = KernelCase.parse(text, block_mask, tile)
     tik_kernels.require_tikemu("--backend emulator")
     require_writable("--out", out)
     trace = out / "trace.json"
-    kernel = tik_kernels.build(case.problem(), case.operator)
-    result = tik_kernels.simulate(kernel, trace=str(trace))
-    measured = tik_kernels.Measurement.of(kernel, result, case.operator)
+    result, measured = case.measure(str(trace))
     every = events(trace)
     start, end = window(every, measured.cycles_per_tile * SHOWN_TILES)
     shown = [event for event in every if event.end > start and event.start < end]
-    points = [tik_kernels.measure(case.problem(seq), operator=case.operator) for seq in LENGTHS]
+    points = [replace(case, seq=seq).measure()[1] for seq in LENGTHS]
+    seen = [str(visits(case.problem.call, case.block_mask))] if case.pattern else []
     text = "\n\n".join(
         [
-            f"{case}, one of 32 busy cores (tikemu's model of the Ascend 910A, no device)",
+            "\n".join([f"{case}, one of 32 busy cores (tikemu's model of the Ascend 910A, no device)", *seen]),
             f"steady state, cycles {start:.0f} to {end:.0f}, by pipe and the tensor that is written\n"
             + stages(shown, start, end),
             result.report(),

@@ -1,9 +1,11 @@
 """`flash-attention profile`: a TIK operator on the emulator, and the native kernel beside the processor's peak."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from flash_attention import cli
+from flash_attention.call.visits import visits
 from flash_attention.commands.profile import emulator
 from flash_attention.commands.profile.emulator import Event, KernelCase
 
@@ -38,13 +40,27 @@ def test_a_case_is_operator_lengths_and_rules_in_any_order() -> None:
     assert KernelCase.parse("") == KernelCase("forward", 2048, 128, "full")
     case = KernelCase.parse("causal_alibi,D=64,backward,S=512")
     assert case == KernelCase("backward", 512, 64, "causal_alibi")
-    problem = case.problem()
+    problem = case.problem
     assert (problem.call.seq_q, problem.call.head_dim, problem.call.rules.causal, problem.call.bias) == (
         512,
         64,
         True,
         "alibi",
     )
+
+
+@pytest.mark.usefixtures("short")
+def test_a_block_mask_says_what_is_visited(capsys, tmp_path) -> None:
+    command = ["profile", "backward,S=512,D=64", "--backend", "emulator", "--out", str(tmp_path)]
+    assert cli.main([*command, "--block-mask", "sink_window", "--tile", "64"]) == 0
+    printed = capsys.readouterr().out
+    case = KernelCase("backward", 512, 64, pattern="sink_window", tile=64)
+    seen = visits(case.problem.call, case.block_mask)
+    assert 0.1 < seen.density < 0.6 and f"8 row blocks visit {seen.visited} of 64 tiles of 64 x 64" in printed
+    (result, sparse), (full, dense) = case.measure(), replace(case, pattern="").measure()
+    assert result.cycles < full.cycles
+    assert sparse.utilisation / dense.utilisation == pytest.approx(seen.density * full.cycles / result.cycles)
+    assert sparse.cycles_per_tile == pytest.approx(result.cycles / (seen.visited / 4))
 
 
 @pytest.mark.parametrize("part", ["sideways", "S=0", "D=", "causal window"])
