@@ -216,7 +216,7 @@ def simulate(
 def measured(
     problem: KernelProblem, operator: str, block_mask: BlockMask | None = None, trace: str | None = None
 ) -> tuple:
-    """Return Result and Measurement of a kernel, under a known block mask if one is given."""
+    """Return Result and Measurement of a kernel, maybe under a known block mask."""
     kernel, stage, given = build(problem, operator), OPERATORS[operator][0], {}
     if block_mask is not None and any(tensor.name == "work" for tensor in kernel.inputs):
         given["work"] = operators.known_table(problem, stage, block_mask.tiles)

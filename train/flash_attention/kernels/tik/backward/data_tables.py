@@ -179,25 +179,34 @@ def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) ->
     """Return a table of `listed_table` in an order in which many tiles stay on chip."""
     work, length = of_lists(problem, plan).work, list_length(problem, plan)
     count, rows = work.words.size, table[: work.words.size].view(LISTED_ITEM.dtype).reshape(work.table.shape)
-    lists = np.zeros((*rows.shape, length), np.int32)
+    lists, known = np.zeros((*rows.shape, length), np.int32), {}
     for core, share in enumerate(rows):
-        share = share[share["count"] > 0]
-        share = np.sort(share, order="tile")
-        words = [
-            kept_tiles.bare(table[start:][:number], CODES, plan.ways)
-            for start, number in zip(share["list"][:, 0], share["count"])
-        ]
-        visited = [
-            [((int(head) << 32) + one.astype(np.int64) // CODES).tolist()] for head, one in zip(share["head"], words)
-        ]
-        heads = [np.flatnonzero(share["head"] == head) for head in np.unique(share["head"])]
-        order = [int(head[at]) for head in heads for at in kept_tiles.in_line([visited[at] for at in head])]
-        share, words, visited = share[order], [words[at] for at in order], [visited[at] for at in order]
-        for place, (visits,) in enumerate(kept_tiles.plan(visited, False, RING, plan.ways)):
-            lists[core, place, : len(visits)] = kept_tiles.joined(words[place], CODES, visits, plan.ways)
-            share[place]["list"][0] = count + (core * rows.shape[1] + place) * length
-        rows[core, : len(share)] = share
+        share, done = np.sort(share[share["count"] > 0], order="tile"), 0
+        for head in np.unique(share["head"]):
+            mine = share[share["head"] == head]
+            name = mine["list"][:, 0].tobytes()  # heads that share a mask have the same lists
+            if name not in known:
+                known[name] = _kept_lists(plan, table, mine, length)
+            order, kept = known[name]
+            mine, places = mine[order], np.arange(done, done + len(mine))
+            mine["list"][:, 0] = count + (core * rows.shape[1] + places) * length
+            lists[core, places], rows[core, places] = kept, mine
+            done += len(mine)
     return np.concatenate([rows.reshape(-1).view(np.int32), lists.reshape(-1)])
+
+
+def _kept_lists(plan: BackwardPlan, table: np.ndarray, items: np.ndarray, length: int) -> tuple[list[int], np.ndarray]:
+    """Return an order of a head's items on a core, and their lists in that order."""
+    words = [
+        kept_tiles.bare(table[start:][:number], CODES, plan.ways)
+        for start, number in zip(items["list"][:, 0], items["count"])
+    ]
+    visited = [[(one // CODES).tolist()] for one in words]
+    order, result = kept_tiles.in_line(visited), np.zeros((len(items), length), np.int32)
+    plans = kept_tiles.plan([visited[at] for at in order], False, RING, plan.ways)
+    for line, at, (visits,) in zip(result, order, plans):
+        line[: len(visits)] = kept_tiles.joined(words[at], CODES, visits, plan.ways)
+    return order, result
 
 
 def _list_planes(problem: KernelProblem) -> int:

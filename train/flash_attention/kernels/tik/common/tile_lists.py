@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.common.work_split import Registry, clip, in_turns, name_head
+from flash_attention.kernels.tik.common.work_split import Registry, in_turns, name_head
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.tik_types import BlockPlan
@@ -67,11 +67,11 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: 
     call = problem.call
     band, rows, keys, size = call.band, plan.rows, plan.keys, call.block_mask_tile
     counts = -(-call.seq_q // rows), -(-call.seq_k // keys)
-    result = np.zeros((1 << parts(problem, plan), *counts), np.int32)
+    result, known = np.zeros((1 << parts(problem, plan), *counts), np.int32), {}
     for index in range(counts[0]):
         start, end = index * rows, min((index + 1) * rows, call.seq_q)
         (low, high), common = band.union(start, end - 1), band.common(start, end - 1)
-        bounds = [band.keys(row) if row < call.seq_q else (0, 0) for row in range(start, start + rows)]
+        bounds = np.array([band.keys(row) if row < call.seq_q else (0, 0) for row in range(start, start + rows)])
         for tile in range(counts[1] if low < high else 0):
             first, last = tile * keys, (tile + 1) * keys
             for pattern in range(1, len(result)):
@@ -83,9 +83,13 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: 
                 if whole and (start + rows <= call.seq_q or not hides_rows):
                     result[pattern, index, tile] = 1
                     continue
-                seen = tuple(clip((max(a, begin), min(b, stop)), first, keys) for a, b in bounds)
-                if any(a < b for a, b in seen):
-                    result[pattern, index, tile] = 1 + tiles.number(seen)
+                seen = np.clip(bounds, begin, stop) - first
+                seen[seen[:, 0] >= seen[:, 1]] = 0
+                if seen.any():
+                    name = seen.tobytes()
+                    if name not in known:
+                        known[name] = 1 + tiles.number(tuple(map(tuple, seen.tolist())))
+                    result[pattern, index, tile] = known[name]
     return result
 
 

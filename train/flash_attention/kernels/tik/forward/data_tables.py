@@ -248,39 +248,57 @@ def kept_table(problem: KernelProblem, plan: ForwardPlan, table: np.ndarray) -> 
     work, length = of_lists(problem, plan).work, tile_lists.length(problem, plan)
     count, wanted = work.words.size, _wanted(problem, plan)
     rows = table[:count].view(LISTED_ITEM.dtype).reshape(work.table.shape)
-    lists = np.zeros((*rows.shape, plan.row_blocks, length), np.int32)
+    lists, known = np.zeros((*rows.shape, plan.row_blocks, length), np.int32), {}
     for core, share in enumerate(rows):
-        share = share[share["end"] > 0]
-        items, words = [], []
-        for head in sorted(set(share["head"].tolist())):
-            mine = share[share["head"] == head]
-            blocks = mine["row_blocks"][:, : plan.row_blocks].reshape(-1)
-            blocks = np.sort(blocks[blocks["rows"] > 0], order="start")
-            visited = [kept_tiles.bare(table[one["list"][0] :][: one["last"] + 1], CODES, plan.ways) for one in blocks]
-            groups: list[tuple[int, ...]] = [(a,) for a in range(len(blocks))]
-            if plan.row_blocks > 1:
-                groups = _alike([one // CODES for one in visited])
-            tiles = [[(visited[a] // CODES).tolist() for a in group] for group in groups]
-            groups = [groups[at] for at in kept_tiles.in_line(tiles)]
-            for item, group in zip(mine.copy(), groups):
-                group = group[::-1] if problem.call.rules.causal else group
-                item["row_blocks"] = np.zeros((), LISTED_ITEM.dtype)["row_blocks"]
-                item["row_blocks"]["first"] = 1
-                item["row_blocks"][: len(group)] = blocks[list(group)]
-                item["end"] = max(len(visited[a]) for a in group)
-                items.append(item)
-                words.append(_samples_first(problem, plan, item["row_blocks"], [visited[a] for a in group], wanted))
-        tiles = [
-            [(int(item["kv_head"]) * problem.call.seq_k + one // CODES).tolist() for one in of_item]
-            for item, of_item in zip(items, words)
-        ]
-        for place, visits in enumerate(kept_tiles.plan(tiles, True, RING, plan.ways)):
-            for a, of_block in enumerate(visits):
-                lists[core, place, a, : len(of_block)] = kept_tiles.joined(words[place][a], CODES, of_block, plan.ways)
-                start = (core * rows.shape[1] + place) * plan.row_blocks + a
-                items[place]["row_blocks"]["list"][a, 0] = count + start * length
-        rows[core, : len(items)] = items
+        share, done = share[share["end"] > 0], 0
+        for kv_head in np.unique(share["kv_head"]):
+            group = share[share["kv_head"] == kv_head]
+            heads = [group[group["head"] == head] for head in np.unique(group["head"])]
+            # Heads that share a mask have the same lists.
+            name = tuple(one["row_blocks"]["list"][:, : plan.row_blocks, 0].tobytes() for one in heads)
+            if name not in known:
+                known[name] = _kept_items(problem, plan, table, heads, wanted)
+            counts, kept, kept_lists = known[name]
+            items = np.concatenate([one[:number] for one, number in zip(heads, counts)])
+            places = np.arange(done, done + len(items))
+            items["row_blocks"], items["end"] = kept["row_blocks"], kept["end"]
+            starts = ((core * rows.shape[1] + places)[:, None] * plan.row_blocks + np.arange(plan.row_blocks)) * length
+            blocks = items["row_blocks"][:, : plan.row_blocks]
+            blocks["list"][:, :, 0] = (count + starts) * (blocks["rows"] > 0)
+            lists[core, places], rows[core, places] = kept_lists, items
+            done += len(items)
     return np.concatenate([rows.reshape(-1).view(np.int32), lists.reshape(-1)])
+
+
+def _kept_items(
+    problem: KernelProblem, plan: ForwardPlan, table: np.ndarray, heads: list[np.ndarray], wanted: np.ndarray
+) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Return items of heads that share keys, on one core: how many of each head, the items, and their lists."""
+    counts, items, words = [], [], []
+    for mine in heads:
+        blocks = mine["row_blocks"][:, : plan.row_blocks].reshape(-1)
+        blocks = np.sort(blocks[blocks["rows"] > 0], order="start")
+        visited = [kept_tiles.bare(table[one["list"][0] :][: one["last"] + 1], CODES, plan.ways) for one in blocks]
+        groups: list[tuple[int, ...]] = [(a,) for a in range(len(blocks))]
+        if plan.row_blocks > 1:
+            groups = _alike([one // CODES for one in visited])
+        tiles = [[(visited[a] // CODES).tolist() for a in group] for group in groups]
+        groups = [groups[at] for at in kept_tiles.in_line(tiles)]
+        counts.append(len(groups))
+        for item, group in zip(mine.copy(), groups):
+            group = group[::-1] if problem.call.rules.causal else group
+            item["row_blocks"] = np.zeros((), LISTED_ITEM.dtype)["row_blocks"]
+            item["row_blocks"]["first"] = 1
+            item["row_blocks"][: len(group)] = blocks[list(group)]
+            item["end"] = max(len(visited[a]) for a in group)
+            items.append(item)
+            words.append(_samples_first(problem, plan, item["row_blocks"], [visited[a] for a in group], wanted))
+    lists = np.zeros((len(items), plan.row_blocks, tile_lists.length(problem, plan)), np.int32)
+    tiles_of = [[(one // CODES).tolist() for one in of_item] for of_item in words]
+    for place, visits in enumerate(kept_tiles.plan(tiles_of, True, RING, plan.ways)):
+        for a, of_block in enumerate(visits):
+            lists[place, a, : len(of_block)] = kept_tiles.joined(words[place][a], CODES, of_block, plan.ways)
+    return counts, np.array(items), lists
 
 
 def _alike(visited: list[np.ndarray]) -> list[tuple[int, ...]]:
@@ -430,12 +448,12 @@ def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
     It shows something to most rows, and then most keys. With a bias by distance the nearest tiles come first, and with
     segment ids the nearest ones of equals.
     """
-    call = problem.call
+    call, band = problem.call, problem.call.band
     count, keys = -(-call.seq_q // plan.rows), plan.keys
     starts = np.arange(0, call.seq_k, keys)
     result = np.ones((count, len(starts)), np.int64)
     for index in range(count):
-        ends = [call.band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, call.seq_q))]
+        ends = [band.keys(row) for row in range(index * plan.rows, min((index + 1) * plan.rows, call.seq_q))]
         low, high = np.array(ends).T[..., None]
         seen = np.clip(np.minimum(high, starts + keys) - np.maximum(low, starts), 0, None)
         near = seen.sum(0)
