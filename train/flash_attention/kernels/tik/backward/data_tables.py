@@ -196,7 +196,7 @@ def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) ->
 
 
 def _kept_lists(plan: BackwardPlan, table: np.ndarray, items: np.ndarray, length: int) -> tuple[list[int], np.ndarray]:
-    """Return an order of a head's items on a core, and their lists in that order."""
+    """Return an order of a head's items on a core, and their lists."""
     words = [
         kept_tiles.bare(table[start:][:number], CODES, plan.ways)
         for start, number in zip(items["list"][:, 0], items["count"])
