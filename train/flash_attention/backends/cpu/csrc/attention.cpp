@@ -51,13 +51,13 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const int most = thread_count(work, INT64_MAX);
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
   const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
-  const int64_t tasks = p.batch * p.heads * plan.tiles;
-  // The last rows of a head first: with a causal mask they are the longest.
+  const int64_t heads = p.batch * p.heads, tasks = heads * plan.tiles;
+  // The last rows of all heads first: with a causal mask they are the longest.
   std::atomic<bool> failed{false};
   const int threads = thread_count(work, tasks);
   const int64_t scratch = kernels->forward_scratch(plan);
   const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
-    return ForwardTask{&plan, task / plan.tiles, plan.tiles - 1 - task % plan.tiles};
+    return ForwardTask{&plan, task % heads, plan.tiles - 1 - task / heads};
   });
   return done ? kOk : kNoMemory;
 }

@@ -75,7 +75,7 @@ struct BackwardTileBase {
   Unit* query;        // rows
   Unit* d_output;     // rows
   Unit* pack;         // scratch of packing
-  CellProducts<Math> scores, probability_gradients;
+  CellProducts<Math> products;  // the scores, and the gradients of probabilities
   float* d_key;       // [key][sum_stride]
   float* d_value;     // [key][value_sum_stride]
   float* edge;        // [kStrip][sum_stride]: the last, incomplete rows of d_query
@@ -114,8 +114,7 @@ struct BackwardTileBase {
     rest = arena.take<float>(kQueryRows);
     delta = arena.take<float>(kQueryRows);
     inputs.allocate(arena, problem, kQueryRows);
-    scores.allocate(arena, true);
-    probability_gradients.allocate(arena, false);
+    products.allocate(arena);
     if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kQueryRows * kBiasStride);
   }
   static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
@@ -275,10 +274,11 @@ struct BackwardCell {
     alignas(64) float squashes[kBias == Bias::kCapped ? kRows * kPanel : 1];
     float* waiting = tile.waiting(strip, panel, local);
     F acc[kRows][kCount];
-    tile.scores.template multiply_cell<Arithmetic, kCount>(tile.query, tile.row_stride, tile.key, tile.units, strip, panel,
-                                                           acc);
+    tile.products.template multiply_cell<Arithmetic, kCount>(tile.query, tile.row_stride, tile.key, tile.units, strip,
+                                                             panel, acc);
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m)
+    for (int m = 0; m < kRows; ++m) {
+      tile.products.template go_on<Arithmetic>(m, 0, 2);
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
         if (n >= kCount) {
@@ -292,17 +292,19 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
+    }
     if constexpr (std::is_same_v<Math, Float32Math>) {
-      tile.probability_gradients.template multiply_chains<Arithmetic, kCount>(
+      tile.products.template multiply_chains<Arithmetic, kCount>(
           tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
     } else {
-      tile.probability_gradients.template multiply_cell<Arithmetic, kCount>(
+      tile.products.template multiply_cell<Arithmetic, kCount, 1>(
           tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
     }
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
     F p[kRows][kVectors], ds[kRows][kVectors];
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m)
+    for (int m = 0; m < kRows; ++m) {
+      tile.products.template go_on<Arithmetic>(m, 1, 2);
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
         if (n >= kCount) {
@@ -328,6 +330,7 @@ struct BackwardCell {
           if (kBits) ds[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), ds[m][n]);
         }
       }
+    }
     tile.template store_cell<Arithmetic, kKeep>(strip, panel, p, ds);
   }
 };
@@ -485,8 +488,8 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
       tile.rest[m] = m < q.count ? plan.rest[row + m] : 0.0f;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
-    tile.scores.start();
-    tile.probability_gradients.start();
+    tile.products.start(CellOrder{&q, &k, &tile.inputs, last}, tile.query, tile.row_stride, tile.key, tile.units, tile.d_output,
+                        tile.output_row_stride, tile.value, tile.value_units);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         if (!tile.inputs.may_see_strip(strip, panel)) {

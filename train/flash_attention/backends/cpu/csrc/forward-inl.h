@@ -110,7 +110,7 @@ struct ForwardTile {
     key = arena.take<Unit>(Math::kParts * kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
-    products.allocate(arena, true);
+    products.allocate(arena);
   }
 
   void set_blocks() {
@@ -183,6 +183,7 @@ struct ForwardCell {
     const int keep_from = static_cast<int>(panel % 32);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
+      tile.products.template go_on<Arithmetic>(m, 0, 1);
       F sum = Simd::load(sums + m * kLanes);
       F row[kVectors];
 #pragma GCC unroll 8
@@ -273,7 +274,7 @@ struct ForwardCell {
 template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t last = k.column(tile.q->union_hi());
-  tile.products.start();
+  tile.products.start(CellOrder{tile.q, &k, &tile.inputs, last}, tile.query, tile.query_stride, tile.key, tile.units);
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);

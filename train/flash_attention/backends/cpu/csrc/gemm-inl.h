@@ -192,15 +192,18 @@ FA_INLINE void accumulate(const typename Math::Unit* a, ptrdiff_t a_stride, cons
 }
 
 // Products of rows of a left operand and a transposed right one, in panels of kPanel columns, `units` long: a cell of kRows
-// rows from `strip` and kCount vectors of columns from `panel` at a time.
+// rows from `strip` and kCount vectors of columns from `panel` at a time. There may be two pairs of operands.
 template <class Math>
 struct CellProducts {
-  // Of all parts, or without those that only scores need.
   template <class Arena>
-  void allocate(Arena&, bool) {}
-  // From now on of other operands.
-  void start() {}
-  template <class Arithmetic, int kCount>
+  void allocate(Arena&) {}
+  // From now on of other operands; `order` says which cells come one after the other.
+  template <class Order, class... Operands>
+  void start(const Order&, const Operands&...) {}
+  // What comes next goes on between the rows of a cell: in the first or second loop over them, or in the only one.
+  template <class Arithmetic>
+  FA_INLINE void go_on(int, int, int) {}
+  template <class Arithmetic, int kCount, int kPair = 0>
   FA_INLINE void multiply_cell(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
                                int64_t units, int64_t strip, int64_t panel, F (&acc)[kRows][kCount]) {
     multiply<Arithmetic, Left::kRowMajor, kCount>(a + strip * a_stride, a_stride, b + panel * units, kPanel, units, acc);

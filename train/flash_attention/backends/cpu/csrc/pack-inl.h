@@ -151,8 +151,9 @@ struct Tiny<S, true> {
 class Finite {
  public:
   FA_INLINE void add(const float* row, int64_t count) {
-    for (int64_t d = 0; d < count; d += kLanes) sum_ = Simd::fma(Simd::load(row + d), Simd::zero(), sum_);
+    for (int64_t d = 0; d < count; d += kLanes) add(Simd::load(row + d));
   }
+  FA_INLINE void add(F numbers) { sum_ = Simd::fma(numbers, Simd::zero(), sum_); }
   bool all() const { return Simd::sum(sum_) == 0.0f; }
 
  private:

@@ -51,13 +51,6 @@ FA_INLINE F take_any_part(F& x) {
   return S::load(parts);
 }
 
-// Numbers of user memory, which seldom are that large. A NaN has NaN for parts.
-template <class S>
-FA_INLINE F take_input_part(F& x) {
-  if (__builtin_expect(S::any_greater(S::abs(x), kMostSplit), 0)) return take_any_part<S>(x);
-  return take_part<S>(x);
-}
-
 // Arithmetic on numbers of kCount parts. The last one is rounded when it is stored.
 template <class S, int kCount>
 struct PartsMathOf : Bf16MathOf<S> {
@@ -115,8 +108,9 @@ struct PartsMathOf<S, 1> : Bf16MathOf<S> {
   static FA_INLINE void store_pairs(uint32_t* to, ptrdiff_t, F low, F high) { S::u_store(to, S::bf16_pairs(low, high)); }
 };
 
-// Operands in units of two parts. A row is filled up to whole multiples of kWhole units with zeros.
-template <class S, int kParts, DType kType, int64_t kWhole>
+// Operands of float16 in units of two parts. A row is filled up to whole multiples of kWhole units with zeros. Numbers that
+// are not finite are seldom: they are looked for by the way, and their rows are then packed again.
+template <class S, int kParts, int64_t kWhole>
 struct PackParts {
   using Math = PartsMathOf<S, kParts>;
   static int64_t units(int64_t columns) { return round_up(columns, 2 * kWhole) / 2; }
@@ -124,49 +118,15 @@ struct PackParts {
   static int64_t stacked_stride(int64_t columns) { return kParts * tile_stride(columns); }
 
   static void rows(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
-    const int64_t width = units(src.columns), stride = row_stride(src.columns);
-    for (int64_t m = 0; m < padded; ++m)
-      for (int64_t k = 0; k < width; k += kLanes) {
-        F first = load(src, m, count, 2 * k), second = load(src, m, count, 2 * k + kLanes);
-        uint32_t* const to = dst + m * stride + k;
-#pragma GCC unroll 3
-        for (int part = 0; part < kParts - 1; ++part) {
-          const F high = take_input_part<S>(first);
-          S::u_store(to + part * width, S::bf16_neighbours(high, take_input_part<S>(second)));
-        }
-        S::u_store(to + (kParts - 1) * width, S::bf16_neighbours(first, second));
-      }
+    if (!rows_by(take_part<S>, src, count, padded, dst)) rows_by(take_any_part<S>, src, count, padded, dst);
   }
   static void stacked(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
-    const int64_t stride = stacked_stride(src.columns);
-    for (int64_t m = 0; m < padded; m += 2)
-      for (int64_t k = 0; k < round_up(src.columns, kWhole); k += kLanes)
-        Math::store_pairs_by(take_input_part<S>, dst + m / 2 * stride + k, stride / kParts, load(src, m, count, k),
-                             load(src, m + 1, count, k));
+    if (!stacked_by(take_part<S>, src, count, padded, dst)) stacked_by(take_any_part<S>, src, count, padded, dst);
   }
   // rows() and stacked() of an even number of rows, which are split once.
   static void both(const Rows& src, int64_t count, int64_t padded, uint32_t* in_rows, uint32_t* in_stack) {
-    const int64_t width = units(src.columns), stride = row_stride(src.columns);
-    const int64_t stack_stride = stacked_stride(src.columns), stacked_columns = round_up(src.columns, kWhole);
-    for (int64_t m = 0; m < padded; m += 2)
-      for (int64_t k = 0; k < width; k += kLanes) {
-        F rest[2][2] = {{load(src, m, count, 2 * k), load(src, m, count, 2 * k + kLanes)},
-                        {load(src, m + 1, count, 2 * k), load(src, m + 1, count, 2 * k + kLanes)}};
-#pragma GCC unroll 3
-        for (int part = 0; part < kParts; ++part) {
-          F of[2][2];
-#pragma GCC unroll 2
-          for (int row = 0; row < 2; ++row)
-#pragma GCC unroll 2
-            for (int n = 0; n < 2; ++n) of[row][n] = part < kParts - 1 ? take_input_part<S>(rest[row][n]) : rest[row][n];
-          uint32_t* const to = in_rows + m * stride + part * width + k;
-          S::u_store(to, S::bf16_neighbours(of[0][0], of[0][1]));
-          S::u_store(to + stride, S::bf16_neighbours(of[1][0], of[1][1]));
-          uint32_t* const stack = in_stack + m / 2 * stack_stride + part * (stack_stride / kParts) + 2 * k;
-          S::u_store(stack, S::bf16_pairs(of[0][0], of[1][0]));
-          if (2 * k + kLanes < stacked_columns) S::u_store(stack + kLanes, S::bf16_pairs(of[0][1], of[1][1]));
-        }
-      }
+    if (!both_by(take_part<S>, src, count, padded, in_rows, in_stack))
+      both_by(take_any_part<S>, src, count, padded, in_rows, in_stack);
   }
   static void clear_stacked(uint32_t* tile, int64_t stride, int64_t row, int64_t column) {
     for (int part = 0; part < kParts; ++part)
@@ -183,14 +143,72 @@ struct PackParts {
   }
 
  private:
+  // Each of these is false when a number is not finite.
+  template <class Take>
+  static FA_INLINE bool rows_by(const Take& take, const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t width = units(src.columns), stride = row_stride(src.columns);
+    Finite finite;
+    for (int64_t m = 0; m < padded; ++m)
+      for (int64_t k = 0; k < width; k += kLanes) {
+        F first = load(src, m, count, 2 * k), second = load(src, m, count, 2 * k + kLanes);
+        finite.add(S::add(first, second));
+        uint32_t* const to = dst + m * stride + k;
+#pragma GCC unroll 3
+        for (int part = 0; part < kParts - 1; ++part) {
+          const F high = take(first);
+          S::u_store(to + part * width, S::bf16_neighbours(high, take(second)));
+        }
+        S::u_store(to + (kParts - 1) * width, S::bf16_neighbours(first, second));
+      }
+    return finite.all();
+  }
+  template <class Take>
+  static FA_INLINE bool stacked_by(const Take& take, const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t stride = stacked_stride(src.columns);
+    Finite finite;
+    for (int64_t m = 0; m < padded; m += 2)
+      for (int64_t k = 0; k < round_up(src.columns, kWhole); k += kLanes) {
+        const F low = load(src, m, count, k), high = load(src, m + 1, count, k);
+        finite.add(S::add(low, high));
+        Math::store_pairs_by(take, dst + m / 2 * stride + k, stride / kParts, low, high);
+      }
+    return finite.all();
+  }
+  template <class Take>
+  static FA_INLINE bool both_by(const Take& take, const Rows& src, int64_t count, int64_t padded, uint32_t* in_rows,
+                                uint32_t* in_stack) {
+    const int64_t width = units(src.columns), stride = row_stride(src.columns);
+    const int64_t stack_stride = stacked_stride(src.columns), stacked_columns = round_up(src.columns, kWhole);
+    Finite finite;
+    for (int64_t m = 0; m < padded; m += 2)
+      for (int64_t k = 0; k < width; k += kLanes) {
+        F rest[2][2] = {{load(src, m, count, 2 * k), load(src, m, count, 2 * k + kLanes)},
+                        {load(src, m + 1, count, 2 * k), load(src, m + 1, count, 2 * k + kLanes)}};
+        finite.add(S::add(S::add(rest[0][0], rest[0][1]), S::add(rest[1][0], rest[1][1])));
+#pragma GCC unroll 3
+        for (int part = 0; part < kParts; ++part) {
+          F of[2][2];
+#pragma GCC unroll 2
+          for (int row = 0; row < 2; ++row)
+#pragma GCC unroll 2
+            for (int n = 0; n < 2; ++n) of[row][n] = part < kParts - 1 ? take(rest[row][n]) : rest[row][n];
+          uint32_t* const to = in_rows + m * stride + part * width + k;
+          S::u_store(to, S::bf16_neighbours(of[0][0], of[0][1]));
+          S::u_store(to + stride, S::bf16_neighbours(of[1][0], of[1][1]));
+          uint32_t* const stack = in_stack + m / 2 * stack_stride + part * (stack_stride / kParts) + 2 * k;
+          S::u_store(stack, S::bf16_pairs(of[0][0], of[1][0]));
+          if (2 * k + kLanes < stacked_columns) S::u_store(stack + kLanes, S::bf16_pairs(of[0][1], of[1][1]));
+        }
+      }
+    return finite.all();
+  }
   static FA_INLINE F load(const Rows& src, int64_t m, int64_t count, int64_t k) {
     if (m >= count || k >= src.columns) return S::zero();
-    const int64_t size = kType == DType::kFloat32 ? 4 : 2;
-    const char* const from = src.row(m) + k * size;
-    if (k + kLanes <= src.columns) return load_vector<kType>(from);
-    alignas(64) char rest[kLanes * 4] = {};
-    std::memcpy(rest, from, (src.columns - k) * size);
-    return load_vector<kType>(rest);
+    const uint16_t* const from = reinterpret_cast<const uint16_t*>(src.row(m)) + k;
+    if (k + kLanes <= src.columns) return S::load_f16(from);
+    uint16_t rest[kLanes] = {};
+    std::memcpy(rest, from, (src.columns - k) * 2);
+    return S::load_f16(rest);
   }
 };
 

@@ -307,6 +307,28 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Pair
   return any == 0 ? Visibility::kHidden : all == kAll ? Visibility::kFull : Visibility::kPartial;
 }
 
+// The cells of a pair of tiles in the order of work: panel by panel up to the column `last`, all rows of each.
+struct CellOrder {
+  const QueryTile* q;
+  const KeyTile* k;
+  const PairInputs* inputs;
+  int64_t last;
+
+  // Goes on to the next `rows` rows and panel that may hold something visible. False behind the last.
+  bool next(int64_t rows, int64_t& strip, int64_t& panel) const {
+    do {
+      strip += rows;
+      if (strip >= q->padded) {
+        strip = 0;
+        panel += kPanel;
+      }
+      if (panel >= last) return false;
+    } while (k->first + panel >= q->hi[strip + rows - 1] || k->first + panel + kPanel <= q->lo[strip] ||
+             !inputs->may_see(strip, panel));
+    return true;
+  }
+};
+
 // Panels of the key tile that a strip of rows sees some of.
 inline int64_t panels_of(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t strip) {
   int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);

@@ -95,70 +95,91 @@ struct TileProducts {
 template <class S, class T, int kCount>
 struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount>> {
   using Session = TileSession<T>;
+  // A row of a cell goes with an eighth of a step; or whole blocks are calculated at once.
+  static constexpr bool kInSteps = kRows == 8;
   using TileProducts<TileMathOf>::kTiles;
   using TileProducts<TileMathOf>::kStrip;
   using TileProducts<TileMathOf>::kWhole;
 
-  // Sums in tiles 0 to 3, row by row; left operands in 4 and 5, right ones in 6 and 7.
+  // Sums are in tiles 0 to 3, row by row; left operands in 4 and 5, right ones in 6 and 7.
+  template <int kRowTiles, int kColumnTiles>
+  static FA_INLINE void zero_sums() {
+    T::template zero<0>();
+    if constexpr (kColumnTiles == 2) T::template zero<1>();
+    if constexpr (kRowTiles == 2) T::template zero<2>();
+    if constexpr (kRowTiles == 2 && kColumnTiles == 2) T::template zero<3>();
+  }
+  template <int kRowTiles, int kColumnTiles>
+  static FA_INLINE void store_sums(const TileOperands& of) {
+    const ptrdiff_t c_bytes = of.c_stride * 4;
+    float* const below = of.c + kTileSide * of.c_stride;
+    T::template store<0>(of.c, c_bytes);
+    if constexpr (kColumnTiles == 2) T::template store<1>(of.c + kTileSide, c_bytes);
+    if constexpr (kRowTiles == 2) T::template store<2>(below, c_bytes);
+    if constexpr (kRowTiles == 2 && kColumnTiles == 2) T::template store<3>(below + kTileSide, c_bytes);
+  }
+  // Eighth `number` of the products of 16 units from unit k on: of all parts, or without those that only scores need.
+  template <int kRowTiles, int kColumnTiles>
+  static FA_INLINE void eighth(int number, const TileOperands& of, int64_t k, bool all) {
+    constexpr bool kTwoRows = kRowTiles == 2, kTwoColumns = kColumnTiles == 2;
+    const ptrdiff_t a_bytes = of.a_stride * 4, b_bytes = of.b_stride * 4;
+    const uint32_t* const a = of.a + k;
+    const uint32_t* const b = of.b + k * of.b_stride;
+    if constexpr (kCount == 1) {
+      if (number == 0) {
+        T::template load<4>(a, a_bytes);
+        T::template load<6>(b, b_bytes);
+        T::template dot_bf16<0, 4, 6>();
+      }
+      if (number == 2 && kTwoColumns) {
+        T::template load<7>(b + kTileSide, b_bytes);
+        T::template dot_bf16<1, 4, 7>();
+      }
+      if (number == 4 && kTwoRows) {
+        T::template load<5>(a + kTileSide * of.a_stride, a_bytes);
+        T::template dot_bf16<2, 5, 6>();
+      }
+      if (number == 6 && kTwoRows && kTwoColumns) T::template dot_bf16<3, 5, 7>();
+      return;
+    }
+    // In an order that loads few operands anew.
+    const int left = number < 4, right = number < 2 || number >= 6;
+    if (number == 0 || number == 4) {
+      T::template load<4>(a + left * of.a_part, a_bytes);
+      if constexpr (kTwoRows) T::template load<5>(a + left * of.a_part + kTileSide * of.a_stride, a_bytes);
+    }
+    if (number < 2 && !all) return;
+    if (number != 4 && number % 2 == 0) {
+      T::template load<6>(b + right * of.b_part, b_bytes);
+      if constexpr (kTwoColumns) T::template load<7>(b + right * of.b_part + kTileSide, b_bytes);
+    }
+    if (number % 2 == 0) {
+      T::template dot_bf16<0, 4, 6>();
+      if constexpr (kTwoColumns) T::template dot_bf16<1, 4, 7>();
+    } else if constexpr (kTwoRows) {
+      T::template dot_bf16<2, 5, 6>();
+      if constexpr (kTwoColumns) T::template dot_bf16<3, 5, 7>();
+    }
+  }
+  template <int kRowTiles, int kColumnTiles>
+  static FA_INLINE void step(const TileOperands& of, int64_t k, bool all) {
+#pragma GCC unroll 8
+    for (int number = 0; number < 8; ++number) eighth<kRowTiles, kColumnTiles>(number, of, k, all);
+  }
   template <bool kFresh, int kRowTiles, int kColumnTiles, bool kAll = kFresh>
   static FA_NOINLINE void block(const TileOperands& of) {
-    constexpr bool kTwoRows = kRowTiles == 2, kTwoColumns = kColumnTiles == 2;
-    const ptrdiff_t c_bytes = of.c_stride * 4, a_bytes = of.a_stride * 4, b_bytes = of.b_stride * 4;
-    float* const below = of.c + kTileSide * of.c_stride;
     if constexpr (kFresh) {
-      T::template zero<0>();
-      if constexpr (kTwoColumns) T::template zero<1>();
-      if constexpr (kTwoRows) T::template zero<2>();
-      if constexpr (kTwoRows && kTwoColumns) T::template zero<3>();
+      zero_sums<kRowTiles, kColumnTiles>();
     } else {
+      const ptrdiff_t c_bytes = of.c_stride * 4;
+      float* const below = of.c + kTileSide * of.c_stride;
       T::template load<0>(of.c, c_bytes);
-      if constexpr (kTwoColumns) T::template load<1>(of.c + kTileSide, c_bytes);
-      if constexpr (kTwoRows) T::template load<2>(below, c_bytes);
-      if constexpr (kTwoRows && kTwoColumns) T::template load<3>(below + kTileSide, c_bytes);
+      if constexpr (kColumnTiles == 2) T::template load<1>(of.c + kTileSide, c_bytes);
+      if constexpr (kRowTiles == 2) T::template load<2>(below, c_bytes);
+      if constexpr (kRowTiles == 2 && kColumnTiles == 2) T::template load<3>(below + kTileSide, c_bytes);
     }
-    for (int64_t k = 0; k < of.steps; k += kTileSide) {
-      const auto left = [&](int part) {
-        const uint32_t* const a = of.a + k + part * of.a_part;
-        T::template load<4>(a, a_bytes);
-        if constexpr (kTwoRows) T::template load<5>(a + kTileSide * of.a_stride, a_bytes);
-      };
-      const auto right = [&](int part) {
-        const uint32_t* const b = of.b + k * of.b_stride + part * of.b_part;
-        T::template load<6>(b, b_bytes);
-        if constexpr (kTwoColumns) T::template load<7>(b + kTileSide, b_bytes);
-      };
-      const auto multiply = [&] {
-        T::template dot_bf16<0, 4, 6>();
-        if constexpr (kTwoColumns) T::template dot_bf16<1, 4, 7>();
-        if constexpr (kTwoRows) T::template dot_bf16<2, 5, 6>();
-        if constexpr (kTwoRows && kTwoColumns) T::template dot_bf16<3, 5, 7>();
-      };
-      // In an order that loads few operands anew.
-      if constexpr (kCount == 2) {
-        left(1);
-        if constexpr (kAll) right(1), multiply();
-        right(0), multiply();
-        left(0), multiply();
-        right(1), multiply();
-      } else {
-        T::template load<4>(of.a + k, a_bytes);
-        T::template load<6>(of.b + k * of.b_stride, b_bytes);
-        T::template dot_bf16<0, 4, 6>();
-        if constexpr (kTwoColumns) {
-          T::template load<7>(of.b + k * of.b_stride + kTileSide, b_bytes);
-          T::template dot_bf16<1, 4, 7>();
-        }
-        if constexpr (kTwoRows) {
-          T::template load<5>(of.a + k + kTileSide * of.a_stride, a_bytes);
-          T::template dot_bf16<2, 5, 6>();
-          if constexpr (kTwoColumns) T::template dot_bf16<3, 5, 7>();
-        }
-      }
-    }
-    T::template store<0>(of.c, c_bytes);
-    if constexpr (kTwoColumns) T::template store<1>(of.c + kTileSide, c_bytes);
-    if constexpr (kTwoRows) T::template store<2>(below, c_bytes);
-    if constexpr (kTwoRows && kTwoColumns) T::template store<3>(below + kTileSide, c_bytes);
+    for (int64_t k = 0; k < of.steps; k += kTileSide) step<kRowTiles, kColumnTiles>(of, k, kAll);
+    store_sums<kRowTiles, kColumnTiles>(of);
   }
   // As multiply_adds of gemm-inl.h.
   static FA_NOINLINE void multiply_adds(int64_t operations) {
@@ -187,6 +208,7 @@ struct TileMathOf : PartsMathOf<S, kCount>, TileProducts<TileMathOf<S, T, kCount
 // from the second ones.
 template <class S, class T>
 struct TileExactMathOf : Bf16ExactMathOf<S>, TileProducts<TileExactMathOf<S, T>> {
+  static constexpr bool kInSteps = false;
   using TileProducts<TileExactMathOf>::kTiles;
   using TileProducts<TileExactMathOf>::kStrip;
   using TileProducts<TileExactMathOf>::kWhole;
@@ -221,6 +243,7 @@ struct TileExactMathOf : Bf16ExactMathOf<S>, TileProducts<TileExactMathOf<S, T>>
 template <class S, class T, int kCount>
 struct TileWholeMathOf : TileMathOf<S, T, kCount>, TileProducts<TileWholeMathOf<S, T, kCount>> {
   using Base = TileMathOf<S, T, kCount>;
+  static constexpr bool kInSteps = false;
   using TileProducts<TileWholeMathOf>::kTiles;
   using TileProducts<TileWholeMathOf>::kStrip;
   using TileProducts<TileWholeMathOf>::kWhole;
@@ -271,43 +294,165 @@ struct CarefulOf<TileMathOf<S, T, 1>> {
   using Type = TileExactMathOf<S, T>;
 };
 
-// Sums leave tiles through memory: a block of kTileBlock rows by a panel is calculated when its first cell is asked for.
+// Sums leave tiles through memory, in blocks of kTileBlock rows by a panel. The next block is calculated bit by bit between
+// the rows of the one at work: vectors and tiles have units of the processor of their own.
 template <class S, class T, int kCount>
 struct CellProducts<TileMathOf<S, T, kCount>> {
+  using Math = TileMathOf<S, T, kCount>;
+
   template <class A>
-  void allocate(A& arena, bool all) {
-    all_ = all;
-    sums_ = arena.template take<float>(kTileBlock * kTileBlock);
+  void allocate(A& arena) {
+    for (auto& sums : sums_) sums = arena.template take<float>(2 * kBlockSums);
   }
-  void start() { panel_ = -1; }
-  template <class Arithmetic, int kWidth>
-  FA_INLINE void multiply_cell(const uint32_t* a, ptrdiff_t a_stride, const uint32_t* b, int64_t units, int64_t strip,
-                               int64_t panel, F (&acc)[kRows][kWidth]) {
+  void start(const CellOrder& order, const uint32_t* a, ptrdiff_t a_stride, const uint32_t* b, int64_t units) {
+    order_ = order;
+    of_[0] = {a, a_stride, b, units};
+    pairs_ = 1;
+    panel_ = next_panel_ = -1;
+    steps_now_ = 0;
+  }
+  void start(const CellOrder& order, const uint32_t* a, ptrdiff_t a_stride, const uint32_t* b, int64_t units,
+             const uint32_t* second_a, ptrdiff_t second_a_stride, const uint32_t* second_b, int64_t second_units) {
+    start(order, a, a_stride, b, units);
+    of_[1] = {second_a, second_a_stride, second_b, second_units};
+    pairs_ = 2;
+  }
+  template <class Arithmetic, int kWidth, int kPair = 0>
+  FA_INLINE void multiply_cell(const uint32_t*, ptrdiff_t, const uint32_t*, int64_t, int64_t strip, int64_t panel,
+                               F (&acc)[kRows][kWidth]) {
     const int64_t first = strip / kTileBlock * kTileBlock;
-    if (panel != panel_ || first != first_) {
-      panel_ = panel;
-      first_ = first;
-      const TileOperands of{a + first * a_stride, a_stride,   b + kCount * panel * units, kPanel, units, sums_,
-                            kTileBlock,           units,      units * kPanel};
-      all_ ? Arithmetic::template block<true, 2, 2>(of) : Arithmetic::template block<true, 2, 2, false>(of);
-    }
+    if (kPair == 0 && (panel != panel_ || first != first_)) enter<Arithmetic>(first, panel);
+    if (kPair == 0 && Arithmetic::kInSteps) plan((strip - first) / kRows);
+    const float* const sums = sums_[0] + kPair * kBlockSums + (strip - first) * kTileBlock;
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
-      for (int n = 0; n < kWidth; ++n) acc[m][n] = Simd::load(sums_ + (strip - first + m) * kTileBlock + n * kLanes);
+      for (int n = 0; n < kWidth; ++n) acc[m][n] = Simd::load(sums + m * kTileBlock + n * kLanes);
+  }
+  template <class Arithmetic>
+  FA_INLINE void go_on(int m, int loop, int loops) {
+    if (!Arithmetic::kInSteps || steps_now_ <= loop) return;
+    if (loops == 1 && steps_now_ == 2) {
+      const int64_t k = 2 * m >= kRows ? k_ + kTileSide : k_;
+      Math::template eighth<2, 2>(2 * m % kRows, now_, k, all_);
+      Math::template eighth<2, 2>(2 * m % kRows + 1, now_, k, all_);
+    } else {
+      Math::template eighth<2, 2>(m, now_, k_ + loop * kTileSide, all_);
+    }
+    if (m == kRows - 1 && (loops == 1 || loop + 1 == steps_now_)) finish_steps();
   }
 
  private:
-  float* sums_ = nullptr;  // [kTileBlock][kTileBlock]
-  bool all_ = true;
-  int64_t first_ = 0;      // row and column of the block
+  static constexpr int64_t kBlockSums = kTileBlock * kTileBlock;
+  static constexpr int64_t kCells = kTileBlock / kRows;
+  struct Operands {
+    const uint32_t* a;
+    ptrdiff_t a_stride;
+    const uint32_t* b;
+    int64_t units;
+  };
+
+  TileOperands operands(int pair) const {
+    const Operands& of = of_[pair];
+    return {of.a + next_ * of.a_stride,
+            of.a_stride,
+            of.b + kCount * next_panel_ * of.units,
+            kPanel,
+            of.units,
+            sums_[1] + pair * kBlockSums,
+            kTileBlock,
+            of.units,
+            of.units * kPanel};
+  }
+  int64_t steps_left() const {
+    int64_t left = -done_;
+    for (int pair = pair_; pair < pairs_; ++pair) left += of_[pair].units / kTileSide;
+    return left;
+  }
+  // The next steps, `count` of them of one pair, are now_, from k_ on.
+  FA_INLINE void begin_steps(int64_t count) {
+    if (done_ == 0) {
+      now_ = operands(pair_);
+      all_ = pair_ == 0;
+      Math::template zero_sums<2, 2>();
+    }
+    k_ = done_ * kTileSide;
+    steps_now_ = count;
+    done_ += count;
+  }
+  FA_INLINE void finish_steps() {
+    steps_now_ = 0;
+    if (done_ * kTileSide < now_.steps) return;
+    Math::template store_sums<2, 2>(now_);
+    done_ = 0;
+    ++pair_;
+  }
+  FA_NOINLINE void run_steps(int64_t count) {
+    for (; count > 0; --count) {
+      begin_steps(1);
+      Math::template step<2, 2>(now_, k_, all_);
+      finish_steps();
+    }
+  }
+  // What of the next block goes with cell number `cell` of the one at work. Of a single pair nothing goes with the last one,
+  // so that its sums are in memory when they are read.
+  FA_INLINE void plan(int64_t cell) {
+    // A cell may ask for its products a second time.
+    if (steps_now_ > 0 || next_panel_ < 0 || pair_ == pairs_) return;
+    const int64_t cells = kCells - cell - (pairs_ == 1 && cell + 1 < kCells);
+    int64_t count = (steps_left() + cells - 1) / cells;
+    if (count > 2) {
+      run_steps(count - 2);
+      count = 2;
+    }
+    const int64_t left = of_[pair_].units / kTileSide - done_;
+    begin_steps(count < left ? count : left);
+  }
+  // Has the sums of a block in sums_[0], and goes on with the one after it.
+  template <class Arithmetic>
+  FA_NOINLINE void enter(int64_t first, int64_t panel) {
+    if (panel != next_panel_ || first != next_) {
+      next_ = first;
+      next_panel_ = panel;
+      pair_ = 0;
+      done_ = 0;
+    }
+    if constexpr (Arithmetic::kInSteps) {
+      run_steps(steps_left());
+    } else {
+      Arithmetic::template block<true, 2, 2>(operands(0));
+      if (pairs_ == 2) Arithmetic::template block<true, 2, 2, false>(operands(1));
+    }
+    float* const ready = sums_[1];
+    sums_[1] = sums_[0];
+    sums_[0] = ready;
+    first_ = first;
+    panel_ = panel;
+    pair_ = 0;
+    done_ = 0;
+    if (!order_.next(kTileBlock, next_, next_panel_)) next_panel_ = -1;
+  }
+
+  CellOrder order_{};
+  Operands of_[2];
+  int pairs_ = 0;
+  float* sums_[2];           // of the block at work, and of the next one: [pair][kTileBlock][kTileBlock]
+  int64_t first_ = 0;        // row and column of the block at work
   int64_t panel_ = -1;
+  int64_t next_ = 0;         // of the next one
+  int64_t next_panel_ = -1;  // -1: there is none
+  int pair_ = 0;             // of the next one, at work
+  int64_t done_ = 0;         // steps of it
+  TileOperands now_{};
+  int64_t k_ = 0;            // unit of the first step now
+  int64_t steps_now_ = 0;
+  bool all_ = true;
 };
 
 template <class S, class T>
 struct Pack<TileMathOf<S, T, 1>> : PackPairs<S, kTileSide> {};
 template <class S, class T>
-struct Pack<TileMathOf<S, T, 2>> : PackParts<S, 2, DType::kFloat16, kTileSide> {};
+struct Pack<TileMathOf<S, T, 2>> : PackParts<S, 2, kTileSide> {};
 
 // dst[j][i] = src[i][j] for one side of a tile.
 inline void transpose_tile(const uint32_t* src, ptrdiff_t src_stride, uint32_t* dst, ptrdiff_t dst_stride) {
