@@ -50,45 +50,21 @@ def test_every_constant_tells_unit_source_and_confidence():
         assert getattr(soc.ASCEND_910A.timing, name) == constant.value
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("mmad_latency", 20),
-        ("load2d_latency", 28),
-        ("load3d_latency", 50),
-        ("vector_latency", 15),
-        ("vector_head", 0),
-        ("vector_two_sources", 1),
-        ("mask_every", 0),
-        ("mask_drain", 0),
-        ("l0c_to_ub_latency", 20),
-        ("ub_l1_latency", 20),
-        ("gm_read_latency", 350),
-        ("l2_read_latency", 150),
-        ("gm_write_latency", 200),
-        ("l1_l0a_bandwidth", 512),
-        ("l1_l0b_bandwidth", 256),
-        ("l0c_ub_bandwidth", 256),
-        ("ub_l1_bandwidth", 128),
-        ("l1_ub_bandwidth", 128),
-        ("ub_ub_bandwidth", 256),
-        ("issue_cycles", 4),
-        ("mask_write_cycles", 1),
-        ("flag_cycles", 1),
-        ("flag_handshake", 10),
-        ("ub_scalar_read", 4),
-        ("ub_scalar_latency", 12),
-        ("gm_scalar_read", 350),
-        ("gm_line", 128),
-        ("gm_read_bandwidth", 78),
-        ("l2_read_bandwidth", 110),
-        ("hbm_bandwidth", 1.16e12),
-        ("event_ids", 4),
-        ("queue_depth", 32),
-    ],
-)
-def test_constants_of_decision_d32a(name, value):
-    assert getattr(soc.ASCEND_910A.timing, name) == value
+#: Decision D32a.
+CONSTANTS = {
+    **{"mmad_latency": 20, "load2d_latency": 28, "load3d_latency": 50, "vector_latency": 15, "vector_head": 0},
+    **{"vector_two_sources": 1, "mask_every": 0, "mask_drain": 0, "l0c_to_ub_latency": 20, "ub_l1_latency": 20},
+    **{"gm_read_latency": 350, "l2_read_latency": 150, "gm_write_latency": 200, "l1_l0a_bandwidth": 512},
+    **{"l1_l0b_bandwidth": 256, "l0c_ub_bandwidth": 256, "ub_l1_bandwidth": 128, "l1_ub_bandwidth": 128},
+    **{"ub_ub_bandwidth": 256, "issue_cycles": 4, "mask_write_cycles": 1, "flag_cycles": 1, "flag_handshake": 10},
+    **{"ub_scalar_read": 4, "ub_scalar_latency": 12, "gm_scalar_read": 350, "gm_line": 128, "gm_read_bandwidth": 78},
+    **{"l2_read_bandwidth": 110, "hbm_bandwidth": 1.16e12, "event_ids": 4, "queue_depth": 32},
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_of_decision_d32a(name):
+    assert getattr(soc.ASCEND_910A.timing, name) == CONSTANTS[name]
 
 
 @pytest.mark.parametrize(

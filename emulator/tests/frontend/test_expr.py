@@ -15,17 +15,7 @@ from tikemu.program import ir, nodes
 
 from emulator.tests.support import naive_values
 
-OPERATORS = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-    "&": operator.and_,
-    "|": operator.or_,
-}
+OPERATORS = {**naive_values.OPERATORS, "//": operator.floordiv, "%": operator.mod}
 
 
 def evaluate(node, values):

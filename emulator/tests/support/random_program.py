@@ -341,20 +341,9 @@ class Generator:
 
     def _statement(self):
         kinds = [
-            *[self.two_source] * 4,
-            *[self.legacy] * 2,
-            *[self.with_scalar] * 2,
-            self.one_source,
-            self.convert,
-            self.fill,
-            self.reduce,
-            *[self.move] * 2,
-            self.element,
-            self.arithmetic,
-            self.signed,
-            self.compare,
-            self.transpose,
-            self.through_l1,
+            *(*[self.two_source] * 4, *[self.legacy] * 2, *[self.with_scalar] * 2, self.one_source, self.convert),
+            *(self.fill, self.reduce, self.move, self.move, self.element, self.arithmetic, self.signed, self.compare),
+            *(self.transpose, self.through_l1),
         ]
         if self.depth < 3:
             kinds += [*[self._loop] * 3, *[self._branch] * 2, self._scope]
