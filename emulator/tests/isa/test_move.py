@@ -93,57 +93,6 @@ def test_run_time_zero_moves_nothing(bench):
     assert bench.bind("tensor_mov", ub, gm, "", 1, Runtime(0), 0, 0) == ()
 
 
-@pytest.mark.parametrize(
-    "argument,allowed,wrong",
-    [
-        ("nburst", (1, 4095), (0, 4096)),
-        ("burst", (1, 65535), (0, 65536, 1.5)),
-        ("src_stride", (0, 65535), (-1, 65536)),
-        ("dst_stride", (0, 65535), (-1, 65536)),
-        ("sid", (0, 15), (-1, 16)),
-    ],
-)
-def test_immediates_of_data_move_are_checked_at_the_call(argument, allowed, wrong):
-    args = dict(
-        zip(("dst", "src"), call_views("float16", "float16", "UB", "GM")),
-        sid=0,
-        nburst=1,
-        burst=1,
-        src_stride=0,
-        dst_stride=0,
-    )
-    for value in allowed:
-        check("data_move", **{**args, argument: value})
-    for value in wrong:
-        refuses(TikParamError, argument, "data_move", **{**args, argument: value})
-
-
-def test_plain_moves_keep_the_dtype():
-    with pytest.raises(TikParamError, match="same dtype, got src float16, dst float32"):
-        check("data_move", *call_views("float32", "float16", "UB", "GM"), 0, 1, 1, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "target,source,reason",
-    [
-        ("GM", "L0C", "through the Unified Buffer"),
-        ("L1", "L0C", "through the Unified Buffer"),
-        ("UB", "L0A", "no such data path"),
-        ("GM", "GM", "no such data path"),
-        ("L0A", "UB", "no such data path"),
-        ("L0C", "GM", "no such data path"),
-    ],
-)
-def test_paths_that_do_not_exist_are_refused(target, source, reason):
-    for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0))):
-        refuses(TikUnsupportedError, reason, name, *call_views("float32", "float32", target, source), *rest)
-
-
-def test_tensor_mov_does_not_move_from_the_unified_buffer_to_l0c():
-    with pytest.raises(TikUnsupportedError, match="broadcast_ub_to_l0c"):
-        check("tensor_mov", *call_views("float32", "float32", "L0C", "UB"), "m", 1, 1, 0, 0)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_unified_buffer_to_l0c_counts_fractals(bench, dtype):
     """core.md 4.1 counts burst and dst_stride in fractals, src_stride in blocks; matmul_dds_impl calls it so."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
+from tikemu.errors import TikBoundsError, TikUnsupportedError
 from tikemu.isa import registry
 from tikemu.program import ir
 
@@ -79,30 +79,6 @@ def test_conv_from_half_is_exact():
     assert evaluate("scalar_conv", "float32", 2.0**-24, round_mode="") == 2.0**-24
 
 
-@pytest.mark.parametrize(
-    "mode,dst,src",
-    [
-        ("floor", "float32", "int32"),
-        ("", "int32", "float32"),
-        ("odd", "int32", "float32"),
-        ("odd", "float32", "float16"),
-        ("half", "int32", "float32"),
-        ("round", "int32", "float16"),
-        ("", "int64", "float32"),
-        ("", "float16", "int32"),
-    ],
-)
-def test_conv_pairs_are_checked(mode, dst, src):
-    refuses(TikParamError, None, "scalar_conv", mode, scalar(dst), scalar(src))
-
-
-def test_conv_takes_scalars():
-    check("scalar_conv", "round", scalar("int32"), scalar("float32"))
-    check("scalar_conv", "odd", scalar("float16"), ir.Operation("+", (scalar("float32"), 1.0), "float32"))
-    refuses(TikParamError, "src must be a Scalar", "scalar_conv", "round", scalar("int32"), 2.5)
-    refuses(TikParamError, "dst must be a Scalar", "scalar_conv", "round", 3, scalar("float32"))
-
-
 # --------------------------------------------------------------------------------------------------------- functions
 @pytest.mark.parametrize(
     "name,dst,sources,expected",
@@ -136,20 +112,9 @@ def test_square_root_of_a_negative_number():
         evaluate("scalar_sqrt", "int64", -4)
 
 
-def test_documented_types_pass_and_others_are_questionable():
-    assert check("scalar_max", scalar("int64"), scalar("int64"), 5) == []
-    assert check("scalar_max", scalar("float32"), 1.5, scalar("float32")) == []
+def test_undocumented_types_are_questionable():
     assert "int32" in check("scalar_min", scalar("int32"), scalar("int32"), scalar("int64"))[0]
     refuses(TikUnsupportedError, None, "scalar_min", scalar("int32"), scalar("int32"), 1, strict=True)
-    for dst, src in (
-        ("int64", scalar("float32")),
-        ("float32", scalar("int64")),
-        ("int64", 1.5),
-        ("int64", "x"),
-        ("float32", True),
-    ):
-        refuses(TikParamError, None, "scalar_max", scalar(dst), src, 1)
-    refuses(TikParamError, "dst", "scalar_countbit1", scalar("float32"), scalar("uint64"))
 
 
 # --------------------------------------------------------------------------------------------------- synchronisation
@@ -167,20 +132,6 @@ def test_flags(bench):
     assert op.flag == ("wait", "MTE2", "V", 0)
     (op,) = bench.call("block_barrier", object())
     assert op.barrier == "BLOCKS"
-
-
-def test_synchronisation_is_checked():
-    for args in (
-        ("pipe_barrier", "S"),
-        ("pipe_barrier", "PIPE_FIX"),
-        ("pipe_barrier", 3),
-        ("set_flag", "V", "V", 0),
-        ("set_flag", "V", "MTE3", 4),
-        ("wait_flag", "V", "MTE3", -1),
-        ("set_flag", "FIX", "V", 0),
-    ):
-        refuses(TikParamError, None, *args)
-    check("set_flag", "S", "V", 3)
 
 
 # ----------------------------------------------------------------------------------------------------- refused names
