@@ -31,6 +31,7 @@ SINGLE, HALF = ("float32 GM", "float32 L0C"), ("float16 GM", "float32 L0C")
 MATMUL, MMAD = ("float32 L0C", "float16 L1", "float16 L1"), ("float32 L0C", "float16 L0A", "float16 L0B")
 LOAD, FROM_L0C, UP = ("float16 L0A", "float16 L1"), ("float16 UB", "float32 L0C"), ("float32 L0C", "float32 UB")
 MOVE = ("float16 UB", "float16 GM")
+SELECTED, HALVES = ("float16 UB", "uint8 UB", "float16 UB", "float16 UB"), [recorded("float16", "UB")] * 16
 
 
 def extended(**parameters):
@@ -56,6 +57,62 @@ REFUSED = [
     ("fixpipe", (*SINGLE, 1, 2, 0, 0, 3), {}, PARAM, "dict"),
     ("fixpipe", ("float32 L1", "float32 L0C", 1, 2, 0, 0), {}, PARAM, "dst must be in"),
     ("fixpipe", ("float32 GM", "float32 UB", 1, 2, 0, 0), {}, PARAM, "src must be in"),
+    # ---- vector instructions
+    *(
+        (name, (16, *[f"{dtype} UB"] * len(strides), 1, *strides), {}, ARGUMENT, "Ascend 910 takes")
+        for name, dtype, strides in (
+            *(("vec_add", "int16", (8, 8, 8)), ("vec_and", "float16", (8, 8, 8)), ("vec_exp", "int32", (8, 8))),
+            *(("vec_not", "int32", (8, 8)), ("vec_rec", "int32", (8, 8))),
+        )
+    ),
+    ("vdiv", (16, *["int32 UB"] * 3, 1, 1, 1, 1, 8, 8, 8), {}, ARGUMENT, "Ascend 910 takes"),
+    *((f"vec_reduce_{n}", (64, *["float32 UB"] * 3, 1, 8), {}, ARGUMENT, "takes float16") for n in ("max", "min")),
+    *(
+        (name, (64, "float32 UB", "float32 UB", 1, 1, 1, 8), {}, ARGUMENT, "Ascend 910 takes float16")
+        for name in ("vcmax", "vcmin", "vcgmax", "vcgmin", "vcgadd", "vcpadd")
+    ),
+    ("vec_cmpv_lt", ("uint8 UB", "int32 UB", "int32 UB", 1, 8, 8), {}, ARGUMENT, "Ascend 910 takes"),
+    ("vec_abs", (128, "float16 UB", "float16 L1", 1, 8, 8), {}, PARAM, "src must be in the Unified Buffer .* is in L1"),
+    ("vec_abs", (128, 5, "float16 UB", 1, 8, 8), {}, PARAM, "dst must be a Tensor, got int 5"),
+    (
+        *("vec_add", (64, "float16 UB", "float16 UB", "float32 UB", 1, 8, 8, 8), {}, PARAM),
+        "dst and src0 and src1 must have the same dtype, got dst float16, src0 float16, src1 float32",
+    ),
+    ("vec_axpy", (64, "float16 UB", "float32 UB", 1.0, 1, 8, 8), {}, ARGUMENT, r"\(float32, float16\)"),
+    ("vshr", (128, "int16 UB", "int16 UB", 1, 1, 1, 1, 8, 8, True), {}, ARGUMENT, "round_en must be False"),
+    ("vec_adds", (128, "float16 UB", "float16 UB", 1.0, 1, 8, 8, "other"), {}, PARAM, "mask_mode must be"),
+    ("vadds", (128, "float16 UB", "float16 UB", 1.0, 1, 1, 1, 8, 8, 1), {}, ARGUMENT, "stride_unit must be 0"),
+    *(
+        ("vec_conv", (16, mode, f"{dst} UB", f"{src} UB", 1, 8, 8), {}, ARGUMENT, "round_mode")
+        for dst, src, mode in (
+            *(("float16", "float32", "round"), ("float32", "float16", "floor"), ("int32", "float32", "")),
+            *(("int8", "float16", "odd"), ("float16", "int8", "odd")),
+        )
+    ),
+    *(
+        ("vec_conv", (16, "", f"{dst} UB", f"{src} UB", 1, 8, 8), {}, ARGUMENT, f"dst {dst}, src {src}")
+        for dst, src in (
+            *(("float32", "float32"), ("int16", "float16"), ("float16", "int16"), ("int16", "float32")),
+            *(("int64", "int32"), ("int8", "int32")),
+        )
+    ),
+    ("vec_conv", (64, "", "float16 UB", "int32 UB", 1, 4, 8), {}, PARAM, "deqscale must be given for int32 to float16"),
+    ("vec_conv", (64, "", "float16 UB", "float32 UB", 1, 4, 8, 1.0), {}, PARAM, "int32 to float16, and only there"),
+    ("vec_conv", (128, "", "int8 UB", "float16 UB", 1, 4, 8, None, True), {}, ARGUMENT, "ldst_high_half must be False"),
+    ("vec_conv", (65, "", "float16 UB", "float32 UB", 1, 4, 8), {}, PARAM, r"mask must be in \[1, 64\], got 65"),
+    *(("vec_sel", (128, mode, *SELECTED, 1), {}, ARGUMENT, f"mode {mode} does not exist") for mode in (1, 2)),
+    ("vec_sel", (128, 3, *SELECTED, 1), {}, PARAM, "mode must be one of"),
+    ("vsel", (128, 0, *SELECTED[:1], 5, *SELECTED[2:], 1, 1, 1, 1, 8, 8, 8), {}, PARAM, "sel must be what vcmp_"),
+    ("vsel", (128, 0, *["float16 UB"] * 4, 1, 1, 1, 1, 8, 8, 8), {}, ARGUMENT, "sel must be of uint8"),
+    ("mov_cmpmask_to_tensor", ("uint16 UB", "float16 UB"), {}, PARAM, "src must be what vcmp_"),
+    ("vnchwconv", (False, False, HALVES[:15], HALVES, 1, 0, 0), {}, PARAM, "dst_list must hold exactly 16 .*, got 15"),
+    ("vnchwconv", (False, False, *[[recorded("float32", "UB")] * 16] * 2, 1, 0, 0), {}, ARGUMENT, "float32"),
+    ("vnchwconv", (False, False, HALVES, [recorded("int16", "UB")] * 16, 1, 0, 0), {}, PARAM, "mixes dtypes"),
+    ("vconcat", ("float16 UB", "float16 UB", 1, 6), {}, PARAM, r"mode_number must be in \[0, 5\], got 6"),
+    ("vmrgsort4", ("float16 UB", HALVES[:4], 16, False, "0101", 1), {}, PARAM, "valid_bit"),
+    ("vmrgsort4", ("float16 UB", HALVES[:4], [16] * 3, False, 15, 1), {}, PARAM, "one number or a list of 4, got 3"),
+    ("vmrgsort4", ("float16 UB", HALVES[:2], 16, False, 3, 1), {}, PARAM, "src_list must hold exactly 4"),
+    *(("vmrgsort4", ("float16 UB", HALVES[:4], 16, False, 15, r), {}, PARAM, "repeat_times") for r in (-1, 256)),
     # ---- whole tensors
     ("h_div", ["int32 UB"] * 3, {}, PARAM, None),
     ("h_add", ["int16 UB"] * 3, {}, PARAM, None),
@@ -89,6 +146,7 @@ REFUSED = [
         ("matmul", (*MATMUL, *sizes), {}, PARAM, f"{name} must be in")
         for name, sizes in (("m", (0, 1, 1)), ("m", (4097, 1, 1)), ("k", (1, 16385, 1)), ("n", (1, 1, 4097)))
     ),
+    ("matmul", ("int32 L0C", "int8 L1", "int8 L1", 1, 32769, 1), {}, PARAM, "k must be in"),
     ("matmul", ("float16 L0C", "float16 L1", "float16 L1", 16, 16, 16), {}, UNSUPPORTED, None),
     ("matmul", ("int32 L0C", "uint8 L1", "int8 L1", 16, 16, 16), {}, UNSUPPORTED, None),
     ("matmul", ("float32 L0C", "float16 UB", "float16 L1", 16, 16, 16), {}, PARAM, "a must be in L1"),
@@ -174,6 +232,12 @@ def test_refused(name, given, more, error, said):
     "name, given, more",
     [
         ("fixpipe", (*SINGLE, 4095, 65534, 65535, 0), {}),
+        ("vec_axpy", (64, "float32 UB", "float16 UB", 1.0, 1, 8, 4), {}),
+        ("vshr", (128, "int16 UB", "int16 UB", 1, 1, 1, 1, 8, 8, False), {}),
+        ("vec_adds", (128, "float16 UB", "float16 UB", 1.0, 1, 8, 8), {"mask_mode": "normal"}),
+        ("vadds", (128, "float16 UB", "float16 UB", 1.0, 1, 1, 1, 8, 8, 0), {}),
+        ("vec_conv", (128, "", "int8 UB", "float16 UB", 1, 4, 8), {"ldst_high_half": False}),
+        ("vec_sel", (128, 0, *SELECTED, 1), {}),
         ("h_cast", (), {"dst": recorded("float16", "UB"), "src": recorded("int32", "UB"), "round_mode": "none"}),
         ("h_cmpv", ("uint16 UB", "float16 UB", "float16 UB", "GT"), {}),
         ("h_reduce_max", ("float16 UB 8", "float16 UB 8 32", 1), {}),

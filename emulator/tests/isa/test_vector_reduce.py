@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError
 
 from emulator.tests.support.bench import Bench, Runtime
 from emulator.tests.support.vector_inputs import extent, random_mask, sample
@@ -127,20 +127,6 @@ def test_index_must_be_representable(bench):
         bench.call("vec_reduce_max", 128, y, x, work, Runtime(512), 0, True)
     with pytest.raises(TikParamError, match=r"repeat_times must be in \[1, 4095\], got 4096"):
         bench.call("vec_reduce_max", 128, y, x, work, 4096, 0, False)
-
-
-@pytest.mark.parametrize("name", ["vcmax", "vcmin", "vcgmax", "vcgmin", "vcgadd", "vcpadd"])
-def test_float32_is_refused(name):
-    for strict in (False, True):
-        bench = Bench(strict=strict)
-        x, y = bench.ub(np.zeros(64, np.float32)), bench.ub(np.zeros(64, np.float32))
-        bench.refuses(TikUnsupportedArgumentError, "Ascend 910 takes float16", name, 64, y, x, 1, 1, 1, 8)
-
-
-@pytest.mark.parametrize("name", ["max", "min"])
-def test_float32_whole_extreme_is_refused(bench, name):
-    x, y, w = (bench.ub(np.zeros(64, np.float32)) for _ in range(3))
-    bench.refuses(TikUnsupportedArgumentError, "Ascend 910 takes float16", f"vec_reduce_{name}", 64, y, x, w, 1, 8)
 
 
 @pytest.mark.parametrize(("name", "unit"), [("vcadd", 2), ("vcmax", 4), ("vcgadd", 16), ("vcgmax", 16), ("vcpadd", 32)])
