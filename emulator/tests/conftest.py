@@ -10,7 +10,7 @@ from tikemu import build_native, native, tik
 from tikemu.frontend import platform_info
 
 from emulator.tests.support.bench import Bench
-from emulator.tests.support.recorded import ub  # noqa: F401 - fixture
+from emulator.tests.support.kernels import ub  # noqa: F401 - fixture
 
 _NOTHING_SELECTED = platform_info.selection()
 

@@ -8,7 +8,7 @@ from tikemu import tik
 from tikemu.errors import TikBuildError, TikParamError, TikWarning
 from tikemu.program import ir
 
-from emulator.tests.support.recorded import body, lines
+from emulator.tests.support.kernels import body, lines
 
 
 @contextlib.contextmanager

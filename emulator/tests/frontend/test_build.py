@@ -100,17 +100,6 @@ def test_nothing_follows_buildcce(kernel):
             late()
 
 
-def test_a_strict_run_raises_what_recording_only_warned_about(kernel):
-    s = kernel.Scalar("int8", "s")
-    with pytest.warns(tikemu.TikWarning, match="wraps"):
-        s.set_as(300)
-    kernel.BuildCCE("k", [], [])
-    tikemu.run(kernel, {})
-    with pytest.raises(TikParamError, match="wraps") as caught:
-        tikemu.run(kernel, {}, options=tikemu.Options(strict=True))
-    assert "s.set_as(300)" in str(caught.value)
-
-
 def test_strict_recording_raises_at_once(soc, strict):
     s = tik.Tik().Scalar("int8", "s")
     with pytest.raises(TikParamError, match="wraps"):

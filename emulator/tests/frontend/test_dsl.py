@@ -12,7 +12,7 @@ from tikemu.errors import TikError, TikParamError, TikUnsupportedError
 from tikemu.frontend import platform_info
 from tikemu.isa import registry
 
-from emulator.tests.support.recorded import lines
+from emulator.tests.support.kernels import lines
 
 
 def test_positional_forms_of_the_constructor(soc):

@@ -8,7 +8,7 @@ import tikemu
 from tikemu import tik
 from tikemu.errors import TikParamError
 
-from emulator.tests.support.recorded import body, lines
+from emulator.tests.support.kernels import body, lines
 
 
 def test_for_range_records_a_loop(kernel):

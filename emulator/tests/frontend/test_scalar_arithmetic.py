@@ -10,7 +10,7 @@ from tikemu import TikBoundsError
 from tikemu.machine.expressions import HELPERS, Expressions, name_of
 from tikemu.program import ir
 
-from emulator.tests.support.element_kernel import INTEGERS, program, values
+from emulator.tests.support.kernels import INTEGERS, program, values
 from emulator.tests.support.naive_values import OPERATORS, stored
 
 

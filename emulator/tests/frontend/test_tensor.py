@@ -9,7 +9,7 @@ from tikemu.errors import TikIndexError, TikParamError
 from tikemu.frontend import platform_info
 from tikemu.program import ir, nodes
 
-from emulator.tests.support.recorded import offset
+from emulator.tests.support.kernels import offset
 
 
 def test_positional_order_and_attributes(kernel):

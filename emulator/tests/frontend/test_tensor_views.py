@@ -6,7 +6,7 @@ from tikemu import tik
 from tikemu.errors import TikParamError, TikScopeError
 from tikemu.program import nodes
 
-from emulator.tests.support.recorded import offset
+from emulator.tests.support.kernels import offset
 
 
 def test_reshape(ub):

@@ -140,11 +140,6 @@ def test_the_planned_part_of_the_unified_buffer_needs_no_warning(soc, strict, no
         build(tik.Tik(), 253952)
 
 
-def test_strict_refuses_more_than_the_planned_part(strict, kernel):
-    with pytest.raises(TikMemoryError, match="253952"):
-        build(kernel, 253952 + 32)
-
-
 def test_start_addr_is_honoured(kernel):
     kernel.Tensor("float16", (16,), tik.scope_ubuf, "fixed", start_addr=4096)
     ub(kernel, "next", 32)
@@ -216,11 +211,6 @@ def test_bounds_of_the_buffer_on_request(kernel, offset):
 def test_bounds_of_the_buffer_are_kept(kernel):
     with pytest.raises(TikBoundsError):
         tikemu.run(_leaves_its_tensor(kernel, 65496), {"source": SOURCE}, options=Options(bounds="buffer"))
-
-
-def test_strict_keeps_to_the_tensor(strict, kernel):
-    with pytest.raises(TikBoundsError, match="'first', which has 256 bytes"):
-        tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(strict=True, bounds="buffer"))
 
 
 def test_placement_in_the_order_of_first_use(kernel):

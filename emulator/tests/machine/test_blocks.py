@@ -7,7 +7,7 @@ import pytest
 import tikemu
 from tikemu import TikBoundsError, TikParamError, TikSyncError, TikWarning, tik
 
-from emulator.tests.support.element_kernel import values
+from emulator.tests.support.kernels import values
 
 
 def test_blocks_have_private_memory_and_run_in_order(kernel):

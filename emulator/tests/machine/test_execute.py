@@ -5,7 +5,7 @@ import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikParamError, TikWarning, tik
 
-from emulator.tests.support.element_kernel import INTEGERS, program, tiled, values
+from emulator.tests.support.kernels import INTEGERS, program, tiled, values
 
 
 # ------------------------------------------------------------------------------------------------ control flow

@@ -18,8 +18,8 @@ import tikemu
 from tikemu import TikBoundsError, TikProcessError, TikWarning, processes, tik
 from tikemu.program import ir
 
-from emulator.tests.support.element_kernel import tiled
 from emulator.tests.support.fuzz import Campaign
+from emulator.tests.support.kernels import tiled
 from emulator.tests.support.process_runs import check_same, modes
 from emulator.tests.support.programs.operators import PROGRAMS
 from emulator.tests.support.random_blocks import BlockProgram

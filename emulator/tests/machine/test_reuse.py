@@ -8,7 +8,7 @@ from tikemu.machine import cores, execute
 from tikemu.machine.calls import relocation, site
 from tikemu.timing import clock as clocks
 
-from emulator.tests.support.element_kernel import tiled
+from emulator.tests.support.kernels import tiled
 from emulator.tests.support.programs.operators import PROGRAMS
 
 MODES = {"default": {}, "strict": {"strict": True}, "l2": {"l2": True}, "optimistic": {"sync": "optimistic"}}

@@ -10,7 +10,7 @@ import tikemu
 from tikemu import Options, TikBoundsError, TikParamError, TikWarning, tik
 from tikemu.program import ir
 
-from emulator.tests.support.element_kernel import program, values
+from emulator.tests.support.kernels import program, values
 
 
 # ------------------------------------------------------------------------------------------------ without numerics

@@ -8,7 +8,7 @@ import pytest
 import tikemu
 from tikemu import Options, tik
 
-from emulator.tests.support.element_kernel import tiled
+from emulator.tests.support.kernels import tiled
 from emulator.tests.support.timing_bench import FLAGS, ISSUE, SYNC
 
 

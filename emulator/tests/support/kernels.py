@@ -1,11 +1,13 @@
-"""Kernels that several tests run: one that stores a tensor of scalars, and one that moves tiles through a core."""
+"""Kernels that several tests run, tensors to record, and the statements that are recorded."""
 
 import contextlib
 import warnings
 
 import numpy as np
+import pytest
 import tikemu
 from tikemu import Options, TikWarning, tik
+from tikemu.program import nodes
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
@@ -41,3 +43,24 @@ def tiled(instance, count, blocks=1, tiles=1, threads=1, compute=lambda ub: None
         instance.data_move(y[start], ub, 0, 1, count // 16, 0, 0)
     instance.BuildCCE("tiled", [x], [y])
     return instance
+
+
+def body(kernel):
+    """Return the statements that a kernel has recorded."""
+    return kernel._recorder.program.body.statements
+
+
+def lines(kernel):
+    """Return the recorded program without its head, unindented by one level."""
+    return [line[4:] for line in str(kernel).splitlines()[1:]]
+
+
+@pytest.fixture
+def ub(kernel):
+    """Make tensors in the Unified Buffer."""
+    return lambda shape, dtype="float16", name="t": kernel.Tensor(dtype, shape, tik.scope_ubuf, name)
+
+
+def offset(tensor):
+    """Return the offset of a view as text."""
+    return nodes.describe(tensor._node.offset)
