@@ -122,10 +122,3 @@ def test_the_command_lists_the_classes(capsys):
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines.pop("class") == "what"
     assert lines == findings.CLASSES
-
-
-def test_the_page_lists_the_classes():
-    page = Path(__file__).resolve().parents[3] / "docs/emulator.md"
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE))
-    for kind, what in findings.CLASSES.items():
-        assert rows[kind] == what
