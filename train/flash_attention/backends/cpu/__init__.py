@@ -4,7 +4,6 @@ csrc/           the kernel; csrc/target-inl.h lists the parts of one instruction
 build.py        compiles it
 library.py      finds it, gives it calls, also on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
-varlen.py       the same for packed sequences
 paged.py        the same for a paged cache, and its update
 rotary.py       rotary position embedding
 """
@@ -66,13 +65,10 @@ class CpuBackend(Backend):
         from flash_attention.backends.composed.paged_end import with_end
         from flash_attention.backends.cpu.operators import attention
         from flash_attention.backends.cpu.paged import PagedAttention
-        from flash_attention.backends.cpu.varlen import VarlenAttention
 
-        if call.kind == "dense":
-            return attention(call, shard)
-        if call.kind == "varlen":
-            return VarlenAttention(call)
-        return with_end(PagedAttention, call, takes_max_length=True)
+        if call.kind == "paged":
+            return with_end(PagedAttention, call, takes_max_length=True)
+        return attention(call, shard)
 
 
 BACKEND = CpuBackend()

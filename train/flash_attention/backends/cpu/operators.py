@@ -20,25 +20,32 @@ from flash_attention.sharding.shard import ROWS, Shard
 
 
 def attention(call: Call, shard: Shard | None = None) -> nn.Cell:
-    """Return the Cell of one call; see Backend.build for the meaning of the tensors."""
-    backward = _backward(call, shard)
-    return differentiable(call, library.configuration(call), _forward(call, shard, backward), backward)
-
-
-def differentiable(
-    call: Call, configuration: tuple, forward: ops.Custom, backward: ops.Custom, more: int = 0
-) -> nn.Cell:
-    """Return a Cell of a call's primitives: (query, key, value, inputs) -> (output, logsumexp).
-
-    `inputs` are the call's inputs, and behind them `more` that the primitives take before their configuration.
-    """
-    return Differentiable(
-        _Forward(call, configuration, forward),
+    """Return the Cell of a dense or packed call; see Backend.build for the meaning of the tensors."""
+    packed, configuration = call.kind == "varlen", library.configuration(call)
+    backward = _backward(call, shard, packed)
+    run = Differentiable(
+        _Forward(call, configuration, _forward(call, shard, packed, backward)),
         lambda: _Backward(call, configuration, backward),
         "cpu",
-        len(call.inputs) + more,
+        len(call.inputs) + (2 if packed else 0),
         primitive=True,
     )
+    return _Packed(call, run) if packed else run
+
+
+class _Packed(nn.Cell):
+    """Hand on the lengths of packed sequences behind the call's inputs."""
+
+    def __init__(self, call: Call, run: nn.Cell):
+        super().__init__()
+        ends = call.varlen.ends_q, call.varlen.ends_k
+        self.run = run
+        self.lengths_q, self.lengths_k = (None if one is None else Tensor(np.array(one, np.int64)) for one in ends)
+
+    def construct(self, query, key, value, lengths_q, lengths_k, inputs):
+        lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
+        lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
+        return self.run(query, key, value, inputs + (lengths_q, lengths_k))
 
 
 class _Primitive(nn.Cell):
@@ -75,7 +82,7 @@ class _Backward(_Primitive):
 
     def __init__(self, call: Call, configuration: tuple, primitive: ops.Custom):
         super().__init__(call, configuration, primitive)
-        self.derivative = (derivative(call, primitive),)  # an attribute that is a function counts as a method
+        self.derivative = (_derivative(call, primitive),)  # an attribute that is a function counts as a method
         self.taken = tuple(3 + self.places.index(1 + place) for place in range(self.count))
 
     def construct(self, query, key, value, output, logsumexp, d_output, d_logsumexp, *inputs):
@@ -89,7 +96,7 @@ class _Backward(_Primitive):
         return gradients + found[-len(last) : -2]
 
 
-def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
+def _backward(call: Call, shard: Shard | None, packed: bool) -> ops.Custom:
     gradients = list(_tensors(call)[:3])
     for one in OPTIONAL:
         if one.name in library.gradients(call):
@@ -105,18 +112,25 @@ def _backward(call: Call, shard: Shard | None = None) -> ops.Custom:
         # No starred tuple, see flash_attention.bridge.
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, rules, rates)
 
+    def bprop_packed(
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks,
+        output, lse, d_output, d_lse, lengths_q, lengths_k, rules, rates, out, dout,
+    ):  # fmt: skip
+        refuse_second_derivative("cpu")
+        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks
+        return (query, key, value) + inputs + (output, lse, d_output, d_lse, lengths_q, lengths_k, rules, rates)
+
     output = LAYOUTS[call.layout].sharding
     axes = (*_input_axes(call, shard), output, ROWS, output, ROWS, (None,), (None,))
-    return custom_primitive(backward_name("", call), call, tuple(gradients), bprop, shard, axes)
+    # The entry point for the gradients that the call wants.
+    name = "".join(
+        ("FlashAttentionBackward", "Packed" if packed else "", *map(str.capitalize, library.gradients(call)))
+    )
+    return _primitive(name, call, gradients, bprop_packed if packed else bprop, shard, axes)
 
 
-def backward_name(kind: str, call: Call) -> str:
-    """Return the name of the entry point for the gradients that a call wants."""
-    return "".join((f"FlashAttentionBackward{kind}", *map(str.capitalize, library.gradients(call))))
-
-
-def _forward(call: Call, shard: Shard | None, backward: ops.Custom) -> ops.Custom:
-    differentiate = derivative(call, backward)
+def _forward(call: Call, shard: Shard | None, packed: bool, backward: ops.Custom) -> ops.Custom:
+    differentiate = _derivative(call, backward)
 
     def bprop(
         query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks,
@@ -125,12 +139,20 @@ def _forward(call: Call, shard: Shard | None, backward: ops.Custom) -> ops.Custo
         inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks
         return differentiate((query, key, value), inputs, (rules, rates), out, dout)
 
-    outputs = _tensors(call)[3], (call.shape_lse(), "float32", ROWS)
+    def bprop_packed(
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks,
+        lengths_q, lengths_k, rules, rates, out, dout,
+    ):  # fmt: skip
+        inputs = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, blocks
+        return differentiate((query, key, value), inputs, (lengths_q, lengths_k, rules, rates), out, dout)
+
+    outputs = [_tensors(call)[3], ((call.heads, call.seq_q) if packed else call.shape_lse(), "float32", ROWS)]
     axes = (*_input_axes(call, shard), (None,), (None,))
-    return custom_primitive(f"FlashAttentionForward{call.layout}", call, outputs, bprop, shard, axes)
+    name = f"FlashAttentionForward{'Packed' if packed else call.layout}"
+    return _primitive(name, call, outputs, bprop_packed if packed else bprop, shard, axes)
 
 
-def derivative(call: Call, backward: ops.Custom):
+def _derivative(call: Call, backward: ops.Custom):
     """Return the function that computes the bprop of a forward primitive. `last` are the inputs behind the optional
     ones.
     """
@@ -191,9 +213,7 @@ def entry_point(function: str, kind: tuple, bprop=None, **known: Any) -> ops.Cus
     return custom
 
 
-def custom_primitive(
-    function: str, call, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
-) -> ops.Custom:
+def _primitive(function: str, call: Call, outputs: list, bprop, shard: Shard | None, input_axes: tuple) -> ops.Custom:
     """Return the primitive of a call, packed or not. Outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
