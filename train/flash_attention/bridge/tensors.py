@@ -69,6 +69,13 @@ def tensor_spec(name: str, described) -> TensorSpec:
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
 
 
+def widened(tensor):
+    """Return bfloat16 in float32: a CPU has few operations for it, and its compiled graphs fewer."""
+    if tensor.dtype == mstype.float32 or tensor.dtype == mstype.float16:
+        return tensor
+    return ops.cast(tensor, mstype.float32)
+
+
 def as_int32(tensor):
     """Return an integer tensor, or None, in the backends' dtype for positions. Numbers beyond its ends become its ends,
     which no check takes for a position.

@@ -49,7 +49,8 @@ class Expanded(nn.Cell):
         shard.attach(self.morph, inputs, [TENSOR, ROWS])
 
     def construct(self, query, key, value, others):
-        return self.morph(query, key, value, others[0], others[1], others[2], others[3], others[4])
+        mask, bias, keep, sinks, slopes = others
+        return self.morph(query, key, value, mask, bias, keep, sinks, slopes)
 
 
 def _dtypes(*_inputs):

@@ -10,7 +10,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.bridge.constants import numbered
-from flash_attention.bridge.tensors import as_int32, tensor_spec
+from flash_attention.bridge.tensors import as_int32, tensor_spec, widened
 from flash_attention.call.checks import INTEGERS, check_dtype
 from flash_attention.call.layout import UNKNOWN
 
@@ -55,13 +55,10 @@ class _Gathered(nn.Cell):
         return self.rows(k, places, missing), self.rows(v, places, missing)
 
     def rows(self, cache, places, missing):
-        dtype = cache.dtype
-        if dtype != mstype.float32 and dtype != mstype.float16:  # a CPU gathers no bfloat16
-            cache = ops.cast(cache, mstype.float32)
-        rows = ops.gather_nd(cache, places)
+        rows = ops.gather_nd(widened(cache), places)
         if missing is not None:
             rows = ops.masked_fill(rows, missing, float("nan"))
-        return ops.cast(rows, dtype)
+        return ops.cast(rows, cache.dtype)
 
 
 @constexpr(reuse_result=False)

@@ -11,7 +11,7 @@ from mindspore import nn, ops
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
-from flash_attention.bridge.tensors import as_int32, compile_time, remembered, spec, tensor_spec
+from flash_attention.bridge.tensors import as_int32, compile_time, remembered, spec, tensor_spec, widened
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_name, check_range, check_real
 from flash_attention.call.inputs import DTYPES, TensorSpec
 from flash_attention.call.layout import UNKNOWN
@@ -242,7 +242,7 @@ class PagedCell(EntryCell):
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, mask, counts):
         if self.latent:
-            value_cache = latent_values(key_cache, self.value_dim)
+            value_cache = ops.cast(widened(key_cache)[..., : self.value_dim], key_cache.dtype)
         if self.masked is not None:
             owner = None
             if self.split is not None:
@@ -258,14 +258,6 @@ class PagedCell(EntryCell):
             rows = reshaped(query, shape + self.apart)
             output = paged_attention(rows, key_cache, value_cache, block_tables, context_lens, **self.rules)
         return reshaped(output, query.shape[:-1] + (self.width,))
-
-
-def latent_values(key_cache, width):
-    """Return the first columns of a cache, bfloat16 by way of float32."""
-    dtype = key_cache.dtype
-    if dtype == mstype.float32 or dtype == mstype.float16:
-        return key_cache[..., :width]
-    return ops.cast(ops.cast(key_cache, mstype.float32)[..., :width], dtype)
 
 
 class _Split(nn.Cell):
@@ -349,14 +341,11 @@ class _Masked(nn.Cell):
 
     def gathered(self, cache, tables, known):
         """Return (batch, keys, N, width)."""
-        dtype, rows = cache.dtype, cache
-        if dtype != mstype.float32 and dtype != mstype.float16:
-            rows = ops.cast(cache, mstype.float32)
         inside = ops.minimum(ops.maximum(tables, 0), cache.shape[0] - 1)
-        rows = ops.reshape(ops.gather(rows, inside, 0), (tables.shape[0], -1) + cache.shape[2:])
+        rows = ops.reshape(ops.gather(widened(cache), inside, 0), (tables.shape[0], -1) + cache.shape[2:])
         if self.clears:
             rows = ops.masked_fill(rows, ops.reshape(ops.logical_not(known), known.shape + (1, 1)), 0.0)
-        return ops.cast(rows, dtype)
+        return ops.cast(rows, cache.dtype)
 
 
 def reshaped_mask(mask, per_head, keys):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import dtype as mstype
 from mindspore import ops
 
 from flash_attention.backends.registry import forced_backend
-from flash_attention.bridge.tensors import compiling
+from flash_attention.bridge.tensors import compiling, widened
 
 
 def reshaped(tensor, shape):
     """Return the tensor in another shape, by way of float32 if a graph needs it."""
-    dtype = tensor.dtype
-    if dtype == mstype.float32 or dtype == mstype.float16 or not compiling():
+    if not compiling():
         return ops.reshape(tensor, shape)
-    return ops.cast(ops.reshape(ops.cast(tensor, mstype.float32), shape), dtype)
+    return ops.cast(ops.reshape(widened(tensor), shape), tensor.dtype)
 
 
 def reads_hidden() -> bool:
@@ -25,7 +23,4 @@ def reads_hidden() -> bool:
 
 def filled_where(tensor, places, number):
     """Return the tensor with a number at all places, booleans that broadcast to it."""
-    dtype = tensor.dtype
-    if dtype == mstype.float32 or dtype == mstype.float16:
-        return ops.masked_fill(tensor, places, number)
-    return ops.cast(ops.masked_fill(ops.cast(tensor, mstype.float32), places, number), dtype)
+    return ops.cast(ops.masked_fill(widened(tensor), places, number), tensor.dtype)

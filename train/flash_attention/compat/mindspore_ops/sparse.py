@@ -229,11 +229,11 @@ class _Sparse(EntryCell):
         begin, end = self.tokens(lengths_q, lengths_k)
         rows = (query, key, value)
         if self.tokens.packed:
-            rows = tuple([self.expanded(one) for one in rows])
+            rows = tuple([reshaped(one, (1,) + one.shape) for one in rows])
             indices = ops.expand_dims(indices, 0)
         output = self.attend(*rows, *self.listed(ops.squeeze(as_int32(indices), 2), begin, end))
         if self.tokens.packed:
-            output = ops.cast(ops.squeeze(ops.cast(output, mstype.float32), 0), output.dtype)
+            output = reshaped(output, output.shape[1:])
         return output, self.nothing, self.nothing
 
     def listed(self, indices, begin, end):
@@ -259,9 +259,6 @@ class _Sparse(EntryCell):
     def joined(self, tensor, columns):
         wide = ops.concat((ops.cast(tensor, mstype.float32), ops.cast(columns, mstype.float32)), -1)
         return ops.cast(wide, tensor.dtype)
-
-    def expanded(self, tensor):
-        return ops.cast(ops.expand_dims(ops.cast(tensor, mstype.float32), 0), tensor.dtype)
 
 
 def scattered(places, numbers, columns):
