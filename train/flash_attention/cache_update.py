@@ -39,6 +39,13 @@ class ScatterUpdate(EntryCell):
         return self.done
 
 
+def slots_of(tables, position, counts, block_size, most):
+    """Return the slots of positions in sequences, -1 where a token does not count or is past the end."""
+    inside = ops.minimum(ops.maximum(position, 0), most - 1)
+    slots = ops.gather_elements(tables, 1, inside // block_size) * block_size + inside % block_size
+    return ops.select(ops.logical_and(counts, position < most), slots, inside * 0 - 1)
+
+
 class ScatterAppend(EntryCell):
     """State `append_cell` in plain operations."""
 
@@ -70,11 +77,8 @@ class ScatterAppend(EntryCell):
         if self.padding_first:
             place = place - (seq - count)
         position = start + place
-        inside = ops.minimum(ops.maximum(position, 0), most - 1)
-        block = ops.gather_elements(tables, 1, inside // self.block_size)
-        room = ops.logical_and(ops.logical_and(place >= 0, place < count), position < most)
-        room = ops.logical_and(room, ops.expand_dims(without, 1) == 0)
-        slots = ops.select(room, block * self.block_size + inside % self.block_size, inside * 0 - 1)
+        room = ops.logical_and(ops.logical_and(place >= 0, place < count), ops.expand_dims(without, 1) == 0)
+        slots = slots_of(tables, position, room, self.block_size, most)
         # All reads of a Parameter must come before its write.
         end, tables = ops.depend(end, slots), ops.depend(tables, slots)
         self.write(key, value, key_cache, value_cache, slots)

@@ -20,6 +20,7 @@ from flash_attention.bridge.parameters import EntryCell
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import as_int32, compiling, read_specs, recording, remembered, spec, tensor_spec
 from flash_attention.bridge.views import writable
+from flash_attention.cache_update import slots_of
 from flash_attention.call.checks import INTEGERS, check_bool, check_dtype, check_int, check_range, check_window
 from flash_attention.call.inputs import TensorSpec, fits
 from flash_attention.call.layout import UNKNOWN
@@ -134,7 +135,6 @@ class _Cached(EntryCell):
         if self.known:
             self.items, self.added = (tensor_of(np.arange(end, dtype=np.int32)) for end in (self.batch, max(1, new)))
             self.lengths = None if length is None else tensor_of(np.full(self.batch, length, np.int32))
-        self.last = Tensor(self.capacity - 1, mstype.int32)
         self.check_numbers = NumberCheck(functools.partial(_check_numbers, self.capacity, new, cache.shape[:2]))
         self.inference = _Inference()
 
@@ -152,7 +152,9 @@ class _Cached(EntryCell):
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
             added = self.added if self.known else counted(k.shape[1])
-            done = update_cache(k, v, k_cache, v_cache, self.slots(table, lengths, added))
+            position = ops.reshape(lengths, (-1, 1)) + ops.reshape(added, (1, -1))
+            slots = slots_of(table, position, position >= 0, self.block_size, self.capacity)
+            done = update_cache(k, v, k_cache, v_cache, slots)
             if compiling():  # a graph orders what it does with Parameters alone
                 k_cache, v_cache = ops.depend(k_cache, done), ops.depend(v_cache, done)
             lengths = lengths + k.shape[1]
@@ -173,15 +175,6 @@ class _Cached(EntryCell):
         q = ops.reshape(ops.cast(q, mstype.float32), (self.batch, 1, self.seq * self.heads, -1))
         q = rotary_embedding(q, cos, sin, interleaved=self.interleaved, offsets=first)
         return ops.cast(ops.reshape(q, shape), self.dtype)
-
-    def slots(self, table, lengths, added):
-        """Return the slots of the numbered new keys, -1 past the end."""
-        position = ops.reshape(lengths, (-1, 1)) + ops.reshape(added, (1, -1))
-        inside = ops.minimum(position, self.last)
-        block = ops.gather_elements(table, 1, inside // self.block_size)
-        return ops.select(
-            position <= self.last, block * self.block_size + inside % self.block_size, ops.zeros_like(inside) - 1
-        )
 
 
 class _Inference(nn.Cell):
