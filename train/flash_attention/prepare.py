@@ -15,6 +15,7 @@ from mindspore import nn
 from flash_attention.backends import registry
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (
+    Exact,
     compile_time,
     read_specs,
     recording,
@@ -91,7 +92,7 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         kept = names if kind != "dense" or looked_at else ()
         if kind == "dense" and options[-1] and not registry.prepares_block_masks(forced, device):
             options = *options[:-1], ""  # the mask is data, so that calls with other masks share a Cell
-        run = _KINDS[kind](described, given, kept, rules, options, forced, device, sharding(shards))
+        run = _KINDS[kind](described, given, kept, rules, Exact(options), forced, device, sharding(shards))
         # Both results of the kernel are parts of a pair. MindSpore then adds the gradients of its parts, even zeros.
         if compiled_lse and run.backend == "cpu" and lacks_operations(described[0]) and recording():
             raise RuntimeError(
@@ -106,11 +107,11 @@ def _read_tensor(name: str, described):
     """Return a checked TensorSpec. Lengths of sequences may be a tuple or list of integers instead."""
     lengths = name.startswith("cu_seqlens") and isinstance(described, (tuple, list))
     if lengths and not (len(described) == 2 and isinstance(described[0], tuple)):
-        return tuple(described)
+        return Exact(described)
     return tensor_spec(name, described)
 
 
-@remembered
+@functools.lru_cache(maxsize=512)
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
     rules = AttentionRules(*rules)
     call = Call.from_inputs(
@@ -131,7 +132,7 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, wide_ids, shard))
 
 
-@remembered
+@functools.lru_cache(maxsize=512)
 def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     rules = AttentionRules(*rules)
     call = varlen_call(
@@ -146,7 +147,7 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
     return fix_dtypes(WithSelectedInputs(registry.choose(call, backend).build(call), call, check))
 
 
-@remembered
+@functools.lru_cache(maxsize=512)
 def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 

@@ -27,27 +27,31 @@ def _types(value):
     return tuple(map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
-def remembered(function):
-    """Keep the newest 512 results of a function. Arguments without a hash, as a list in a wrong place, go to the
-    function, which refuses them.
+class Exact(tuple):
+    """Compare the types of members too, also inside: 1 equals True, but if one is allowed the other is not.
+
+    Members without a hash, as a list in a wrong place, are no reason to refuse it as a key. Who reads it refuses them.
     """
-    results: dict = {}
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and _types(self) == _types(other)
+
+    def __hash__(self) -> int:
+        try:
+            return super().__hash__()
+        except TypeError:
+            return 0
+
+
+def remembered(function):
+    """Cache a function by `functools.lru_cache` and the exact arguments."""
+    cached = functools.lru_cache(maxsize=512)(lambda arguments: function(*arguments))
 
     @functools.wraps(function)
     def call(*arguments):
-        key = arguments, _types(arguments)
-        try:
-            known = results.get(key)
-        except TypeError:
-            return function(*arguments)
-        if known is None:
-            known = function(*arguments)
-            if len(results) >= 512:
-                results.pop(list(results)[0], None)  # another thread may do the same
-            results[key] = known
-        return known
+        return cached(Exact(arguments))
 
-    call.cache_clear = results.clear
+    call.cache_clear = cached.cache_clear
     return call
 
 
