@@ -142,7 +142,8 @@ def assert_losses_of_one(card, found):
 SOME = "query", "mask", "output"
 OTHERS = (
     *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    *("bias-last", "block-mask", "segments", "BSH", "everything", "recompute", "split-batch", "optimizer"),
+    *("bias-last", "block-mask", "block-mask-data", "segments", "BSH", "everything", "recompute", "split-batch"),
+    "optimizer",
 )
 OF_2_0 = "prefix", "prefix-whole", "casts"
 

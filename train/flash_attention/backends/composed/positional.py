@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, alibi_slopes
+
+if TYPE_CHECKING:
+    from flash_attention.sharding.shard import Shard
 
 _FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 
@@ -39,11 +44,19 @@ class OutOfTiles(nn.Cell):
         super().__init__()
         tokens = np.arange(max(call.seq_q, call.seq_k), dtype=np.int32) // call.block_mask_tile
         self.rows, self.columns = Tensor(tokens[: call.seq_q]), Tensor(tokens[: call.seq_k])
+        self.cast, self.by_rows, self.by_columns, self.equal = ops.Cast(), ops.Gather(), ops.Gather(), ops.Equal()
 
     def construct(self, block_mask):
         # Not everywhere is there a Gather of bytes.
-        rows = ops.gather(ops.cast(block_mask, mstype.int32), self.rows, 2)
-        return ops.equal(ops.gather(rows, self.columns, 3), 0)
+        rows = self.by_rows(self.cast(block_mask, mstype.int32), self.rows, 2)
+        return self.equal(self.by_columns(rows, self.columns, 3), 0)
+
+    def shard(self, shard: Shard, axes: tuple) -> None:
+        """Set strategies for a block mask of these axes, which the result has too."""
+        shard.glue(self.cast, axes)
+        shard.glue(self.by_rows, axes, (None,))
+        shard.glue(self.by_columns, axes, (None,))
+        shard.glue(self.equal, axes, ())
 
 
 class HiddenByRules(nn.Cell):

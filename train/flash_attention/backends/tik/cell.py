@@ -63,11 +63,6 @@ class OperatorAttention(nn.Cell):
             raise ValueError(
                 "keep_bits: given to the TIK operators with shards, allowed there is dropout that every card draws"
             )
-        if shard is not None and call.block_mask_shape is not None and not problem.keeps_tiles:
-            raise ValueError(
-                "block_mask: given to the TIK operators with shards as data, allowed there are a BlockMask whose tiles "
-                "the kernels list, attention_mask and windows"
-            )
         tiles = known(call.block_mask_key).tiles if problem.keeps_tiles else None
         if shard is not None and tiles is not None:
             tiles = shard.part(tiles, shard.block_axes)

@@ -26,8 +26,15 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
     if shard is None or not makes_mask(call, True):
         return shard
-    heads = None if shard.mask_axes is None else shard.mask_axes[1]
-    return replace(shard, mask_axes=("dp", heads, None, None))
+    given = [axes for axes in (shard.mask_axes, _block_axes(shard, call)) if axes is not None]
+    batch = "dp" if call.prefix or call.segments or any(axes[0] for axes in given) else None
+    heads = "mp" if any(axes[1] for axes in given) else None
+    return replace(shard, mask_axes=(batch, heads, None, None))
+
+
+def _block_axes(shard: Shard, call: Call) -> tuple | None:
+    """Return the axes of a block mask that is part of the mask."""
+    return None if lists_tiles(call, True) else shard.block_axes
 
 
 class ExplicitMask(nn.Cell):
@@ -51,7 +58,7 @@ class ExplicitMask(nn.Cell):
         self.columns = Tensor(np.arange(call.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
         self.differ, self.negative, self.apart = Differs(), ops.Less(), ops.LogicalOr()
-        self.either, self.given = ops.LogicalOr(), ops.LogicalOr()
+        self.either, self.among, self.given = ops.LogicalOr(), ops.LogicalOr(), ops.LogicalOr()
         if shard is not None:
             shard.glue(self.behind, _ALL, _BATCH)
             shard.glue(self.late, _ALL, _BATCH)
@@ -59,8 +66,13 @@ class ExplicitMask(nn.Cell):
             shard.glue(self.negative, _BATCH, ())
             shard.glue(self.apart, _BATCH, _BATCH)
             shard.glue(self.either, _BATCH, _BATCH)
+            axes = _BATCH if call.prefix or call.segments else _ALL
+            if self.out_of_tiles is not None:
+                self.out_of_tiles.shard(shard, shard.block_axes)
+                shard.glue(self.among, axes, shard.block_axes)
+                axes = with_mask(replace(shard, mask_axes=None), call).mask_axes
             if self.mask is not None:
-                shard.glue(self.given, shard.mask_axes, _BATCH)
+                shard.glue(self.given, shard.mask_axes, axes)
 
     def construct(self, inputs):
         hidden = None
@@ -75,7 +87,7 @@ class ExplicitMask(nn.Cell):
             hidden = apart if hidden is None else self.either(hidden, apart)
         if self.block_mask is not None:
             apart = self.out_of_tiles(inputs[self.block_mask])
-            hidden = apart if hidden is None else self.either(hidden, apart)
+            hidden = apart if hidden is None else self.among(hidden, apart)
         if self.mask is not None:
             hidden = self.given(inputs[self.mask], hidden)
         return hidden

@@ -115,7 +115,8 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask. So they do with segment ids beside a soft cap, or in shards.
+    compute the same from an explicit mask. So they do with segment ids beside a soft cap, and in shards with segment
+    ids and block masks that are data.
     """
     listed = _tiles(call, sharded)
     if not listed or (listed["segments"] and call.rules.softcap):
@@ -135,6 +136,8 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
 def _tiles(call: Call, sharded: bool) -> dict:
     """Return fields of the kernels' call for lists of tiles, or none."""
     shape, tile, listed = call.block_mask_shape, call.block_mask_tile, call.segments and not sharded
+    if sharded and not call.block_mask_key:
+        return {}
     if listed:
         tile = tile or segments.TILE
         shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)

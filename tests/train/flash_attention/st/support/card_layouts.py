@@ -52,6 +52,7 @@ class Case:
         mask: dtype and rank; None: no mask.
         prefix: a causal layer with prefixes, which the network gets in place of segments.
         tiles: the layer has a block mask.
+        given_tiles: the block mask is data, which the network gets in place of the mask.
     """
 
     layouts: dict = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Case:
     segments: bool = False
     prefix: bool = False
     tiles: bool = False
+    given_tiles: bool = False
     layers: int = 1
     input_layout: str = "BNSD"
     recompute: bool = False
@@ -83,6 +85,7 @@ CASES = {
     "segments": Case({"segments": "none", "query": "none"}, MASK, segments=True, layers=2),
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
     "block-mask": Case({"query": "none"}, tiles=True),
+    "block-mask-data": Case({"query": "none"}, tiles=True, given_tiles=True, layers=2),
     "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
     "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
@@ -147,7 +150,8 @@ class Network(nn.Cell):
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
         self.arrive_prefix = Arrives(case, "prefix", (BATCH,))
         options = {"alibi": self.more, "causal": case.prefix, "input_layout": case.input_layout, "backend": "tik"}
-        if case.tiles:
+        self.given_tiles = case.given_tiles
+        if case.tiles and not case.given_tiles:
             options["block_mask"] = BlockMask(TILES, tile=64)
         self.layers = nn.CellList([FlashAttention(WIDTH, dp=DP, mp=MP, **options) for _ in range(case.layers)])
         if case.recompute:
@@ -163,7 +167,9 @@ class Network(nn.Cell):
         tensors = ()
         for negate, arrive, tensor in zip(self.negate, self.arrive, self.tensors):
             tensors = tensors + (arrive(negate(tensor)),)
-        hidden, bias, sinks, ids, prefix = None, None, None, None, None
+        hidden, bias, sinks, ids, prefix, tiles = None, None, None, None, None, None
+        if self.given_tiles:
+            tiles = mask
         if self.masked:
             hidden = self.cast(self.arrive_mask(mask), self.dtype)
         if self.more:
@@ -174,7 +180,7 @@ class Network(nn.Cell):
             prefix = self.arrive_prefix(segments)
         output = tensors[0]
         for layer in self.layers:
-            output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, prefix, ids)
+            output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, prefix, ids, None, None, tiles)
         return self.sum(self.times(self.arrive_output(output), self.weights))
 
 
@@ -259,7 +265,7 @@ def check(case, rank):
     if case.prefix:
         segments = np.array([6, 0, 30, 16], np.int32)
     mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
-    given_mask = mask.reshape(mask_shape(case)) if case.mask else mask
+    given_mask = mask.reshape(mask_shape(case)) if case.mask else TILES if case.given_tiles else mask
     given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
     inputs = Tensor(given_mask[mine]), Tensor(given_ids[mine])
     if case.optimizer:
