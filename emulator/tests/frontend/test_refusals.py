@@ -1,9 +1,11 @@
 """Calls that the front end refuses: each error has its class and names the program's line."""
 
 import operator
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tikemu
 from tikemu import tik
 from tikemu.errors import (
     TikAlignError,
@@ -14,6 +16,7 @@ from tikemu.errors import (
     TikUnsupportedError,
 )
 
+OWN = str(Path(tikemu.__file__).parent)
 PARAM, UNSUPPORTED, INDEX = TikParamError, TikUnsupportedArgumentError, TikIndexError
 
 
@@ -98,6 +101,7 @@ EXPRESSIONS = [
     (PARAM, "zero", lambda k: integer(k) // 0),
     (PARAM, "zero", lambda k: integer(k) % 0),
     (PARAM, "zero", lambda k: integer(k) / 0),
+    (PARAM, "integers", lambda k: half(k) << 1),
     *((PARAM, "shift", lambda k, count=count: integer(k) << count) for count in (-1, 32)),
     *((PARAM, None, lambda k, use=use, v=v: use(v)) for use in (tik.all, tik.any, tik.negate) for v in NO_CONDITIONS),
     *((PARAM, None, lambda k, v=v: k.if_scope(v)) for v in NO_CONDITIONS),
@@ -237,6 +241,8 @@ def test_refused(kernel, error, message, call):
     with pytest.raises(error, match=message) as caught:
         call(kernel)
     assert caught.value.location.file == __file__
+    own = [entry.path for entry in caught.traceback if str(entry.path).startswith(OWN)]
+    assert len(own) == 1
 
 
 def test_the_legal_forms_beside_them(kernel, no_warnings):

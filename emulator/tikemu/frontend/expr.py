@@ -16,7 +16,7 @@ from ..program.location import fail
 from ..program.nodes import as_integer, as_number, combine, describe, within_64_bits
 from .recorder import PublicObject, Recorder, Scope, ScopedValue, scope_error
 from .signatures import checked_methods
-from .tracebacks import short_operators
+from .tracebacks import short_operators, short_traceback
 
 
 def forward(op: str) -> Any:
@@ -229,16 +229,19 @@ class ScalarArray(PublicObject):
 
 
 # ------------------------------------------------------------------------------------------------ conditions
+@short_traceback
 def all_of(*conditions: Any) -> Any:
     """Implement ``tik.all``: true if every condition is true."""
     return _logical("all", conditions, False)
 
 
+@short_traceback
 def any_of(*conditions: Any) -> Any:
     """Implement ``tik.any``: true if at least one condition is true."""
     return _logical("any", conditions, True)
 
 
+@short_traceback
 def negate(condition: Any) -> Any:
     """Implement ``tik.negate``: logical not."""
     value = condition_of(condition, "tik.negate")
