@@ -74,7 +74,7 @@ def get_backend(name: str) -> Backend:
     Raises:
         ValueError: no backend has that name.
     """
-    _check_name("backend", name)
+    check_name("backend", name, _MODULES)
     module = _MODULES[name]
     try:
         backend = getattr(importlib.import_module(module), "BACKEND", None)
@@ -174,14 +174,14 @@ def forced_backend(requested: str | None = None) -> str | None:
     `requested` (an argument of the caller) goes before `attention_backend`, and that before the environment variable.
     """
     if requested is not None:
-        _check_name("backend", requested)
+        check_name("backend", requested, _MODULES)
         return requested
     if _override.get() is not None:
         return _override.get()
     name = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     if not name or name == "auto":
         return None
-    _check_name(ENVIRONMENT_VARIABLE, name)
+    check_name(ENVIRONMENT_VARIABLE, name, _MODULES)
     return name
 
 
@@ -245,16 +245,12 @@ def attention_backend(name: BackendName) -> Iterator[None]:
     Raises:
         ValueError: no backend has that name.
     """
-    _check_name("backend", name)
+    check_name("backend", name, _MODULES)
     token = _override.set(name)
     try:
         yield
     finally:
         _override.reset(token)
-
-
-def _check_name(argument: str, name: object) -> None:
-    check_name(argument, name, _MODULES)
 
 
 @functools.cache

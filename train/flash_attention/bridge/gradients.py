@@ -108,24 +108,24 @@ def _in_jit() -> bool:
 
 class UnlessRecorded(nn.Cell):
     """Run a cell of primitives with a `bprop`, or composed operations in its place. MindSpore 2.0 differentiates such
-    primitives wrongly in PYNATIVE and its @jit functions. There another cell takes the same four inputs and has
-    operations with derivatives of their own.
+    primitives wrongly in PYNATIVE and its @jit functions. There another cell takes the same inputs, of rotary
+    embedding, and has operations with derivatives of their own.
     """
 
     def __init__(self, cell: nn.Cell, composed: nn.Cell):
         super().__init__()
         self.cell, self.composed = cell, composed
 
-    def __call__(self, a, b, c, d):
+    def __call__(self, x, cos, sin, offsets):
         # As in Differentiable.
         if OLD and _pynative_executor.grad_flag():
-            return self.composed(a, b, c, d)
-        return self.cell(a, b, c, d)
+            return self.composed(x, cos, sin, offsets)
+        return self.cell(x, cos, sin, offsets)
 
-    def construct(self, a, b, c, d):
+    def construct(self, x, cos, sin, offsets):
         if OLD and _in_jit():
-            return self.composed(a, b, c, d)
-        return self.cell(a, b, c, d)
+            return self.composed(x, cos, sin, offsets)
+        return self.cell(x, cos, sin, offsets)
 
 
 def refuse_old_jit(what: str):

@@ -190,7 +190,7 @@ class KVCache(EntryCell):
             kept = self.rows < 0
         else:
             if isinstance(indices, (tuple, list)):
-                indices = _index_tensor(indices if len(indices) > 0 else (-1,))
+                indices = int_tensor("indices", indices if len(indices) > 0 else (-1,), INT32[0], INT32[1])
             _check_indices(spec(indices))
             if not compiling():
                 self.check_room.indices(indices, self.batch)
@@ -248,10 +248,6 @@ class _RoomCheck(nn.Cell):
 
     def construct(self, lengths, key, tokens):
         return lengths
-
-
-def _index_tensor(indices):
-    return int_tensor("indices", indices, *INT32)
 
 
 @compile_time
