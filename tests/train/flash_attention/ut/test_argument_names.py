@@ -43,14 +43,20 @@ def layer(query, key, value, attn_mask=None, alibi_mask=None):
     return ascend910.FlashAttention(16, alibi=True)(query, key, value, attn_mask, alibi_mask)
 
 
-def of_layer(make):
-    """Return a function with the inputs of a layer, which calls a new one."""
+def of_new(make, method="construct"):
+    """Return a function with the arguments of a Cell's method, which calls it on a new Cell."""
 
     def call(*given, **named):
-        return make()(*given, **named)
+        made = make()
+        return made(*given, **named) if method == "construct" else getattr(made, method)(*given, **named)
 
-    call.__signature__ = inspect.signature(make().construct)
+    call.__signature__ = inspect.signature(getattr(make(), method))
     return call
+
+
+def kv_cache():
+    """Return a cache of two sequences."""
+    return KVCache(2, 8, 4, 16, dtype="float32")
 
 
 DENSE, TOKENS, SCORES = (2, 6, 4, 16), (6, 4, 16), (2, 4, 6, 6)
@@ -83,13 +89,14 @@ ENTRIES = {
         {"key": ROWS["k"][:2], "value": ROWS["v"][:2], **OF_CACHE, "slot_mapping": Tensor([0, 9], ms.int32)},
     ),
     "rotary_embedding": (rotary_embedding, {"x": tensor(*DENSE), "cos": tensor(9, 8), "sin": tensor(9, 8)}),
-    "layer": (of_layer(lambda: FlashAttention(16, alibi=True, causal=True)), HEADS_FIRST),
+    "layer": (of_new(lambda: FlashAttention(16, alibi=True, causal=True)), HEADS_FIRST),
     "rules of the layer": (FlashAttention, {"head_dim": 16}),
     "KVCache": (KVCache, {"batch": 2, "max_length": 8, "kv_heads": 2, "head_dim": 16}),
-    "call of a KVCache": (
-        of_layer(lambda: KVCache(2, 8, 4, 16, dtype="float32")),
-        dict.fromkeys(("query", "key", "value"), tensor(2, 1, 4, 16)),
-    ),
+    "call of a KVCache": (of_new(kv_cache), dict.fromkeys(("query", "key", "value"), tensor(2, 1, 4, 16))),
+    "update of a KVCache": (of_new(kv_cache, "update"), dict.fromkeys(("key", "value"), tensor(2, 1, 4, 16))),
+    "attention of a KVCache": (of_new(kv_cache, "attend"), {"query": tensor(2, 1, 4, 16)}),
+    "order of a KVCache": (of_new(kv_cache, "reorder"), {"indices": (1, 0)}),
+    "reset of a KVCache": (of_new(kv_cache, "reset"), {"indices": (1,)}),
     "scaled_dot_product_attention": (scaled_dot_product_attention, HEADS_FIRST),
     "flash_attn_func": (flash_attn.flash_attn_func, PLAIN),
     "flash_attn_varlen_func": (flash_attn.flash_attn_varlen_func, {**ROWS, **LENGTHS}),
@@ -190,7 +197,7 @@ WRONG_HERE = {
 # Arguments without effect, which take anything, or without a meaning of their own.
 NOT_LOOKED_AT = {
     *("max_seqlen_q", "max_seqlen_k", "max_seqlen", "module", "kwargs", "arguments", "keywords"),
-    *("argument_names", "shards"),
+    *("argument_names", "shards", "rules"),
 }
 # Values that other arguments need before the argument is checked.
 NEEDS = {

@@ -187,26 +187,18 @@ def refused(message: str, call, *given, **options) -> None:
         call(*given, **options).asnumpy()
 
 
-def test_bad_inputs_are_named(mode):
+def test_refused_tokens_are_not_stored(mode):
     cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM)
     # In NumPy, since MindSpore 2.0 drops operations under way when a Cell raises an exception.
     query, key, value = (array[:, :3].astype(np.float16) for array in (QUERY, KEY, VALUE))
-    whose = "allowed are float16, the dtype of the KVCache"
-    sizes = r"allowed is \(2, seq, 2, 32\)"
-    for given, error, message in (
-        ((query, key.astype(np.float32), value), TypeError, f"key: got dtype float32, {whose}"),
-        ((query, key, value.astype(np.float32)), TypeError, f"value: got dtype float32, {whose}"),
-        ((query.astype(np.float32), key, value), TypeError, f"query: got dtype float32, {whose}"),
-        ((query, value, value), ValueError, rf"key: got shape \(2, 3, 2, 16\), {sizes}"),
-        ((query, key[:, 0], value), ValueError, rf"key: got shape \(2, 2, 32\), {sizes}"),
-        ((query, key, value[:, :1]), ValueError, r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"),
-        ((query[:1], key, value), ValueError, r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"),
+    for given, message in (
+        ((query, key, value[:, :1]), r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"),
+        ((query[:1], key, value), r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"),
+        ((query, KEY[:, :3], value), "key: got dtype float32, allowed are float16, the dtype of the KVCache"),
     ):
-        with pytest.raises(error, match=message):
-            cache(*(Tensor(one) if isinstance(one, np.ndarray) else one for one in given))
-        assert cache.lengths.asnumpy().tolist() == [0, 0]  # refused tokens are not stored either
-    for dtype in ("float32", ms.float32):
-        assert KVCache(2, 8, 2, 64, dtype=dtype).key_cache.dtype == ms.float32
+        with pytest.raises((TypeError, ValueError), match=message):
+            cache(*map(Tensor, given))
+        assert cache.lengths.asnumpy().tolist() == [0, 0]
     with pytest.raises(ValueError, match="num_blocks: got 6 without paged=True, allowed is None"):
         KVCache(2, 8, 2, 64, num_blocks=6)
 
@@ -376,24 +368,3 @@ def test_calls_from_outside_of_a_graph(mode):
     assert (output[:, 0, 0, 0] == [1, 0, 1, 1]).all() and (output[:, 2, 0, 0] == [1, 0, 0, 0]).all()
     assert cache.reset([]).asnumpy().tolist() == [3, 0, 1, 2]
     assert cache.reset((0, 3)).asnumpy().tolist() == [0, 0, 1, 0]
-
-
-def test_bad_tokens_and_indices_are_named(mode):
-    cache = KVCache(2, 8, KV_HEADS, DIM, dtype=ms.float32)
-    rows = Tensor(np.ones((2, 3, KV_HEADS, DIM), np.float32))
-    for message, call, *given in (
-        (
-            r"tokens: got shape \(3,\), allowed is \(batch,\) = \(2,\)",
-            cache.update,
-            rows,
-            rows,
-            Tensor([1, 2, 3], ms.int32),
-        ),
-        ("tokens: got dtype float32, allowed are int32", cache.attend, rows, Tensor([1, 2], ms.float32)),
-        ("tokens: got int, allowed is a Tensor", cache.update, rows, rows, 3),
-        (r"indices: got shape \(1,\), allowed is \(batch,\) = \(2,\)", cache.reorder, [0]),
-        ("indices: got dtype uint8, allowed are int32, int64", cache.reorder, Tensor([0, 1], ms.uint8)),
-        ("indices: got float 0.5, allowed is an integer", cache.reset, [0.5]),
-        (r"indices: got shape \(1, 1\), allowed is one axis", cache.reset, Tensor([[0]], ms.int32)),
-    ):
-        refused(message, call, *given)
