@@ -86,7 +86,7 @@ def nothing_is_left_of_other_tests() -> None:
             _pynative_executor.set_grad_flag(False)
 
 
-@pytest.fixture(params=("graph", "pynative"))
+@pytest.fixture(params=("pynative", "graph"))
 def mode(request):
     """Run the test in both modes of MindSpore; return the mode's name."""
     import mindspore

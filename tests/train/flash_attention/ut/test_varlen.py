@@ -68,7 +68,7 @@ def check(case: VarlenCase, backend: str, data: bool, exact: bool) -> None:
 
 @pytest.mark.asynchronous
 @pytest.mark.spread
-@pytest.mark.parametrize("case", varlen.params())
+@pytest.mark.parametrize("case", varlen.params(costly=True))
 def test_cpu(case, mode):
     check(case, "cpu", data=True, exact=True)
 

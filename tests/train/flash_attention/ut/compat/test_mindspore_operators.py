@@ -255,7 +255,7 @@ def cell_of(function, primitive, mode, both=False):
     return call
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("backend", ("cpu", "math"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block", (1, 2, 4))
