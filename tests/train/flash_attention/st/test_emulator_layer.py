@@ -13,6 +13,7 @@ from tests.train.flash_attention.support.inference import check_inference
 from tests.train.flash_attention.support.layer_inputs import half
 
 pytest.importorskip("tikemu")
+pytestmark = pytest.mark.system
 
 
 class Twice(nn.Cell):
@@ -31,7 +32,6 @@ class Twice(nn.Cell):
         return query
 
 
-@pytest.mark.system
 def test_recomputation_changes_no_bit(mode):
     arguments = [half(1, 2, 40, 16, seed=seed) for seed in range(4)]
     with attention_backend("emulator"):

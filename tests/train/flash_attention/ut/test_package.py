@@ -177,6 +177,7 @@ print("made:", made)
 """
 
 
+@pytest.mark.system
 def test_no_cell_tensor_or_context_at_import():
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
     assert "made: []" in done.stdout, done.stdout + done.stderr

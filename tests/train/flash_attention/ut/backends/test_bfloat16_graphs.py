@@ -26,8 +26,9 @@ def values(tensor):
     return tensor.astype(ms.float32).asnumpy()
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
+@pytest.mark.parametrize(
+    "layout", ["BSND", "TH", *(pytest.param(one, marks=pytest.mark.slow) for one in ("SBH", "BSH"))]
+)
 def test_backend_math_in_every_layout(layout):
     """Backend math converts these layouts; graphs give the same as PYNATIVE."""
     shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]

@@ -155,10 +155,12 @@ except ModuleNotFoundError:
 """
 
 
+@pytest.mark.system
 def test_install(run_python):
     assert "done" in run_python("-c", IMPORTS)
 
 
+@pytest.mark.system
 def test_install_leaves_another_package_alone(run_python, tmp_path):
     (tmp_path / "flash_attn").mkdir()
     (tmp_path / "flash_attn" / "__init__.py").write_text("theirs = True\n")
