@@ -22,6 +22,7 @@ import numpy as np
 from flash_attention.backends.cpu import library
 from flash_attention.call import DTYPES, Call
 from flash_attention.call.block_mask import BlockMask
+from flash_attention.kernels.tik.common import tile_lists
 from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.figures import Figure
 from flash_attention.measuring.implementations import stored
@@ -96,7 +97,9 @@ def _tik_cycles(seq: int, step: str, mask: BlockMask | None) -> float:
     """Return the cycles of a kernel on the modelled core, with or without a mask."""
     tiles = {} if mask is None else {"block_mask_shape": mask.tiles.shape, "block_mask_tile": mask.tile}
     problem = tik_kernels.problem_of(seq, DIM, **tiles)
-    return tik_kernels.measured(replace(problem, keeps_tiles=mask is not None), step, mask)[0].cycles
+    if mask is not None:
+        problem = replace(problem, keeps_tiles=True, scattered=tile_lists.scattered(mask.tiles, mask.tile))
+    return tik_kernels.measured(problem, step, mask)[0].cycles
 
 
 def _calls(dtype: str, seq: int, mask: BlockMask | None) -> tuple[Callable, Callable]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from flash_attention.call import Call, alibi_slopes
+from flash_attention.call.block_mask import known
 from flash_attention.call.rules import PLAIN_RULES
 from flash_attention.call.storage import Paged, Varlen
 from flash_attention.call.tiling import tiles_of
 from flash_attention.kernels.tik import varlen
 from flash_attention.kernels.tik.backward import schedule as backward
-from flash_attention.kernels.tik.common import segments
+from flash_attention.kernels.tik.common import segments, tile_lists
 from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -65,6 +66,8 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         **(_tiles(call, sharded) if lists_tiles(call, sharded) else {}),
     )
     keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != "" and not described.segments
+    if keeps_tiles:
+        chosen["scattered"] = tile_lists.scattered(known(call.block_mask_key).tiles, call.block_mask_tile)
     return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, **chosen)
 
 

@@ -63,6 +63,7 @@ class KernelProblem:
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
         keeps_tiles: the block mask is known before the kernel runs. So its lists say which tiles stay on chip from
             one item to the next, see common.kept_tiles.
+        scattered: few visible tiles of the block mask lie side by side, see common.tile_lists.scattered.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -75,6 +76,7 @@ class KernelProblem:
     tiling: str = "auto"
     keep_blocks: int = 0
     keeps_tiles: bool = False
+    scattered: bool = False
 
     def __post_init__(self) -> None:
         call = self.call

@@ -41,10 +41,12 @@ def loads(items: list, plans: list, slots: int) -> int:
 def test_every_visit_finds_its_tile(pinned):
     for seed in range(300):
         items, random = random_items(seed), np.random.default_rng(seed)
-        slots, ways = int(random.integers(2, 5)), int(random.integers(len(items[0]), 6))
-        plans = kept_tiles.plan(items, pinned, slots, ways)
+        slots = int(random.integers(2, 5))
+        ways = kept_tiles.ways_of(int(random.integers(len(items[0]) * slots, 6 * slots)), slots)
+        plans = kept_tiles.plan(items, pinned, ways)
         loads(items, plans, slots)
-        assert all(visit.way < ways for plan in plans for visits in plan for visit in visits)
+        visits = [(place, visit) for plan in plans for of in plan for place, visit in enumerate(of)]
+        assert all(visit.way < ways[place % slots] for place, visit in visits)
         if pinned:
             assert all(visits[0].entry == 0 for plan in plans for visits in plan if visits)
 
@@ -53,10 +55,10 @@ def test_more_ways_load_less():
     """An eighth of 64 tiles each, as in the benchmark."""
     random = np.random.default_rng(0)
     items = [[np.flatnonzero(row).tolist() or [0]] for row in random.random((64, 64)) < 0.125]
-    counts = [loads(items, kept_tiles.plan(items, False, 4, ways), 4) for ways in range(1, 6)]
+    counts = [loads(items, kept_tiles.plan(items, False, [ways] * 4), 4) for ways in range(1, 6)]
     assert counts == sorted(counts, reverse=True) and counts[-1] < 0.66 * counts[0]
     again = [items[0]] * 9  # fits
-    assert loads(again, kept_tiles.plan(again, False, 4, 6), 4) == len(items[0][0])
+    assert loads(again, kept_tiles.plan(again, False, [6] * 4), 4) == len(items[0][0])
 
 
 def test_items_that_visit_the_same_tiles_come_together():
@@ -65,6 +67,6 @@ def test_items_that_visit_the_same_tiles_come_together():
     order = kept_tiles.in_line(items)
     assert sorted(order) == list(range(40))
     sorted_items = [items[at] for at in order]
-    assert loads(sorted_items, kept_tiles.plan(sorted_items, False, 4, 1), 4) == 20
+    assert loads(sorted_items, kept_tiles.plan(sorted_items, False, [1] * 4), 4) == 20
     for seed in range(50):
         assert sorted(kept_tiles.in_line(random_items(seed))) == list(range(len(random_items(seed))))

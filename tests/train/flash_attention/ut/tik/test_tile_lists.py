@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flash_attention.call.block_mask import dense
+from flash_attention.call import Call
+from flash_attention.call.block_mask import BlockMask, dense
 from flash_attention.kernels.tik import KernelProblem, describe, host_integers, operators
 from flash_attention.kernels.tik.backward import items as backward_items
 from flash_attention.kernels.tik.backward import schedule as backward
@@ -82,7 +83,7 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
 def test_every_visible_tile_is_visited_once_and_no_other(keeps, stage, kind, tile):
     for density in (0.05, 0.95):
         problem, mask = problem_and_mask(tile, density=density, **KINDS[kind])
-        problem = replace(problem, keeps_tiles=keeps)
+        problem = replace(problem, keeps_tiles=keeps, scattered=keeps and tile_lists.scattered(mask, tile))
         plan = (forward if stage == "forward" else backward).choose(problem).plan
         shown = (dense(mask, tile, problem.call.seq_q, problem.call.seq_k) != 0) & problem.call.band.dense()
         shown = np.broadcast_to(shown, (problem.call.batch, problem.call.heads, *shown.shape[2:]))
@@ -120,6 +121,7 @@ def test_words_hold_the_numbers_of_very_many_tiles():
         # The scores of some row blocks exceed their samples by far, so that these row blocks are computed once more.
         Case(block_mask="heads", tile=128, seq_q=640, seq_k=500, head_dim=128, values="outlier"),
         Case(block_mask="shared", heads=4, kv_heads=2, seq_q=400, seq_k=520, mask="causal", alibi="computed"),
+        Case(block_mask="heads", seq_q=500, seq_k=450, head_dim=128, density=0.3, values="outlier"),
         pytest.param(
             Case(block_mask="heads", tile=128, heads=4, kv_heads=2, seq_q=300, seq_k=640, mask="padding", dropout=0.2),
             marks=pytest.mark.slow,
@@ -131,10 +133,23 @@ def test_words_hold_the_numbers_of_very_many_tiles():
     ids=str,
 )
 def test_tiles_that_stay_on_chip_are_the_right_ones(tik, execute, case):
-    chosen = {"cores": 1, "keeps_tiles": True}
+    chosen = {"cores": 1, "keeps_tiles": True, "scattered": case.tile == 64}
     problem = replace(describe.kernel_problem(case.call), **chosen)
     assert forward.choose(problem).plan.ways > 1 or backward.choose(problem).plan.ways > 1
     cases.check(case, run_case(tik, execute, case, **chosen))
+
+
+def test_key_tiles_are_narrow_if_visible_tiles_of_64_lie_apart():
+    apart, pairs = np.tile(np.eye(2, dtype=np.uint8), (1, 1, 4, 4)), np.zeros((1, 1, 8, 9), np.uint8)
+    pairs[..., :2] = pairs[..., 8:] = 1
+    assert tile_lists.scattered(apart, 64) and not tile_lists.scattered(apart, 128)
+    assert not tile_lists.scattered(pairs, 64) and not tile_lists.scattered(np.ones_like(pairs), 64)
+    for mask, keys in ((BlockMask(apart[..., :7], 64), 64), (BlockMask(pairs, 64), 128)):
+        named = {"block_mask_shape": mask.tiles.shape, "block_mask_tile": mask.tile, "block_mask_key": mask.key}
+        call = Call(1, 2, 512, 64 * mask.tiles.shape[-1], 64, dtype="float16", **named)
+        problem = describe.kernel_problem(call)
+        assert problem.keeps_tiles and problem.scattered == (keys == 64)
+        assert [schedule.choose(problem).plan.keys for schedule in (forward, backward)] == [keys, keys]
 
 
 @pytest.mark.parametrize("stage", ("forward", "grad"))

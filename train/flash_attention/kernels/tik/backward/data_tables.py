@@ -203,7 +203,7 @@ def _kept_lists(plan: BackwardPlan, table: np.ndarray, items: np.ndarray, length
     ]
     visited = [[(one // CODES).tolist()] for one in words]
     order, result = kept_tiles.in_line(visited), np.zeros((len(items), length), np.int32)
-    plans = kept_tiles.plan([visited[at] for at in order], False, RING, plan.ways)
+    plans = kept_tiles.plan([visited[at] for at in order], False, kept_tiles.ways_of(plan.held, RING))
     for line, at, (visits,) in zip(result, order, plans):
         line[: len(visits)] = kept_tiles.joined(words[at], CODES, visits, plan.ways)
     return order, result

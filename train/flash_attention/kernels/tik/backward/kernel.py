@@ -365,14 +365,14 @@ class Backward:
         """Yield the place of the query or output gradient of a step: in the ring or among the kept tiles."""
         slot = self.core.on.copies(name)[unit.position]
         if unit.place is not None:
-            slot = slot[unit.place.way * (slot.shape[0] // self.plan.ways)]
+            slot = slot[unit.place.way * self.plan.row_elements(name)]
         if unit.kept is None:
             yield slot
             return
         with self.tik.if_scope(unit.kept < 0):
             yield slot
         with self.tik.else_scope():
-            yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
+            yield self.core.on.copies(f"kept_{name}")[0][unit.kept * self.plan.row_elements(name)]
 
     def _scores(self, unit: Unit, spare: Tensor | None = None) -> None:
         """Emit the scores of a step. `spare` replaces the place in L0A for lowering whole tiles."""

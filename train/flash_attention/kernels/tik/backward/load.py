@@ -162,7 +162,7 @@ class Loads:
 
             def tensor(name: str) -> None:
                 slot = on.copies(name)[place]
-                way = 0 if unit.place is None else unit.place.way * (slot.shape[0] // plan.ways)
+                way = 0 if unit.place is None else unit.place.way * plan.row_elements(name)
                 core.load_operand((slot, way), name, starts[name], have, plan.rows)
 
             def keep(name: str) -> None:

@@ -32,6 +32,7 @@ from flash_attention.kernels.tik.backward.items import (
     set_signs,
 )
 from flash_attention.kernels.tik.backward.tiling import (
+    RING,
     WASTE,
     BackwardPlan,
     buffers,
@@ -134,18 +135,18 @@ def _fitting(problem: KernelProblem, reasons: list[str]) -> Iterator[BackwardCho
                 work = dataclasses.replace(work, kept=kept)
                 parts, _ = _parts(problem, plan, work)
             if problem.listed:
-                plan, parts = _with_ways(problem, plan, work, parts)
+                plan, parts = _with_room(problem, plan, work, parts)
             yield Choice(plan, work, tuple(parts))
         else:
             reasons.append(f"{plan.strategy} needs {reason}")
 
 
-def _with_ways(
+def _with_room(
     problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]
 ) -> tuple[BackwardPlan, list[Buffer]]:
-    """Return the plan with as many ways as fit, and its buffers."""
-    for ways in range(most_ways(problem), plan.ways, -1):
-        wider = dataclasses.replace(plan, ways=ways)
+    """Return the plan with room for as many tiles as fit, and its buffers."""
+    for held in range(RING * most_ways(problem), plan.held, -1):
+        wider = dataclasses.replace(plan, held=held)
         more, reason = _parts(problem, wider, work)
         if not reason:
             return wider, more

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.common import softcap, tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
@@ -24,6 +24,7 @@ HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 # 128 keys, and Vector bounds the wider tiles of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
 SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less if keys are few
+NARROWEST = "rows64keys64"  # for scattered tiles of 64, see common.tile_lists
 # WIDEST saves Vector some moves of query gradients, but only pays if it computes no more scores than WIDE.
 WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
@@ -109,7 +110,7 @@ class BackwardPlan:
         head_dim, value_dim: padded to 16.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
-        ways: tiles of query and output gradient in each slot of the ring, see common.kept_tiles.
+        held: tiles of query and output gradient that the ring has room for, see common.kept_tiles.
     """
 
     strategy: str
@@ -121,9 +122,18 @@ class BackwardPlan:
     pipeline: Pipeline
     bias_kind: str
     bias_chunks: int
-    ways: int = 1
+    held: int = RING
 
     row_blocks = 1
+
+    @property
+    def ways(self) -> int:
+        """Return the most tiles of a slot of the ring."""
+        return -(-self.held // RING)
+
+    def row_elements(self, name: str) -> int:
+        """Return elements of a tile of "query" or "scaled_d_output"."""
+        return self.rows * (self.head_dim if name == "query" else self.value_dim)
 
     @property
     def columns(self) -> int:
@@ -211,6 +221,8 @@ def plans(problem: KernelProblem) -> list[BackwardPlan]:
         names = [problem.tiling]
     elif problem.tiling != "auto":
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
+    if problem.scattered:
+        names.sort(key=lambda name: name != NARROWEST)
     result = []
     for name in names:
         strategy = STRATEGIES[name]
@@ -318,8 +330,11 @@ def buffers(
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
-        Buffer("query", "L1", "float16", rows * depth * plan.ways, RING),
-        Buffer("scaled_d_output", "L1", "float16", rows * value_dim * plan.ways, RING),
+        *(
+            part
+            for name in ("query", "scaled_d_output")
+            for part in kept_tiles.buffers(name, plan.row_elements(name), plan.held, RING)
+        ),
         Buffer("kept_query", "L1", "float16", rows * depth * kept),
         Buffer("kept_scaled_d_output", "L1", "float16", rows * value_dim * kept),
         Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),

@@ -1,9 +1,9 @@
 """Tiles that stay on chip between items, under a known block mask.
 
 Global memory is the limit of a kernel that visits few tiles: neighbouring items load tiles of which many are the same.
-A slot of the ring of tiles in L1 has room for several tiles, its ways. An entry of a list names the way of its tile,
-and says whether the tile is there already. Its slot is its place in the list modulo the slots, so that the loop over
-tiles knows the slots when it is recorded.
+A slot of the ring of tiles in L1 has room for several tiles, its ways. The first slots may have one more. An entry of a
+list names the way of its tile, and says whether the tile is there already. Its slot is its place in the list modulo the
+slots, so that the loop over tiles knows the slots when it is recorded.
 
 Items come in an order in which neighbours visit many tiles in common. Of the tiles in a slot the one goes whose next
 visit is furthest away (Belady, "A study of replacement algorithms for a virtual-storage computer", 1966).
@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Scalar
 
-MOST_WAYS = 6
+MOST_WAYS = 12
 NEVER = 1 << 30
 FADING, NEW = 0.6, 0.3  # measured, see `in_line`
 
@@ -49,6 +50,20 @@ def split(word: Scalar, ways: int, place: Place | None) -> None:
 def most_ways(entries: int) -> int:
     """Return the most ways that lists can name. Without ways so many of their words differ."""
     return max(1, min(MOST_WAYS, 2**30 // entries))
+
+
+def ways_of(tiles: int, slots: int) -> list[int]:
+    """Return the ways of each slot of a ring with room for so many tiles."""
+    return [(tiles + slots - 1 - slot) // slots for slot in range(slots)]
+
+
+def buffers(name: str, size: int, tiles: int, slots: int, parts: int = 1) -> list[Buffer]:
+    """Return the buffers of a ring with room for so many tiles.
+
+    A tile has `parts` tensors of `size` float16 numbers each.
+    """
+    ways = ways_of(tiles, slots)
+    return [Buffer(name, "L1", "float16", size * one, parts * ways.count(one)) for one in dict.fromkeys(ways)]
 
 
 def bare(words: np.ndarray, codes: int, ways: int) -> np.ndarray:
@@ -92,7 +107,7 @@ def in_line(items: Sequence[Item]) -> list[int]:
     return result
 
 
-def plan(items: Sequence[Item], pinned: bool, slots: int, ways: int) -> list[list[list[Visit]]]:
+def plan(items: Sequence[Item], pinned: bool, ways: Sequence[int]) -> list[list[list[Visit]]]:
     """Return the visits of each item and row block in their new order.
 
     Tiles that both row blocks of an item visit have the same place in both lists, so that they are loaded once.
@@ -100,10 +115,9 @@ def plan(items: Sequence[Item], pinned: bool, slots: int, ways: int) -> list[lis
     Args:
         items: one item after another. Equal numbers are one tile.
         pinned: the first tiles of an item keep their places.
-        slots: of the ring.
-        ways: of a slot, no fewer than an item has row blocks.
+        ways: of each slot of the ring, no fewer than an item has row blocks.
     """
-    following, ring = _next_visits(items, pinned), _Ring(slots, ways)
+    following, ring = _next_visits(items, pinned), _Ring(ways)
     return [_ordered(item, number, following[number], pinned, ring) for number, item in enumerate(items)]
 
 
@@ -128,9 +142,9 @@ class _Ring:
         places: slot and way of each tile.
     """
 
-    def __init__(self, slots: int, ways: int) -> None:
-        self.slots, self._held = slots, [[-1] * ways for _ in range(slots)]
-        self.due = [[NEVER] * ways for _ in range(slots)]
+    def __init__(self, ways: Sequence[int]) -> None:
+        self.slots, self._held = len(ways), [[-1] * count for count in ways]
+        self.due = [[NEVER] * count for count in ways]
         self.places: dict[int, tuple[int, int]] = {}
 
     def take(self, tile: int, slot: int, way: int, due: int) -> bool:
@@ -195,6 +209,13 @@ def _ordered(
         if not tiles:
             found = {a: hit(alone[a]) for a in active}
             tiles = {a: tile for a, tile in found.items() if tile is not None}
+            if len(tiles) > 1:
+                later = len(range(place + ring.slots, min(map(len, item)), ring.slots))
+                hits = [sum(ring.places.get(tile, (-1,))[0] == slot for tile in of) for of in alone]
+                misses = [any(tile not in ring.places for tile in of) for of in alone]
+                # A tile of one row block comes while the other one visits a tile that is there: two would be late.
+                if sum(hits) - 1 <= later and any(misses):
+                    del tiles[min((a for a in tiles if misses[a]), key=hits.__getitem__)]
         for tile in dict.fromkeys(sorted(tiles.values(), key=lambda tile: tile not in ring.places)):
             stays = {tile: visit(tile)}
             for a in active:

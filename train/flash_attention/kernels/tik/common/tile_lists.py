@@ -21,6 +21,7 @@ from flash_attention.kernels.tik.varlen import Array
 
 CODES = 1024  # codes of a tile: 0 = not visited, else 1 + number of the visibility tile
 PARTIAL = CODES // 2  # added to it if segment ids decide inside the tile
+SCATTERED = 0.6  # share of key tiles of 128 up to which they take longer, with random tiles in the backward
 BLOCK_WORDS = 8  # int32 words of a block of global memory
 
 
@@ -33,6 +34,15 @@ def fits(problem: KernelProblem, plan: BlockPlan) -> bool:
     tile, rows, keys = call.block_mask_tile, plan.rows, plan.keys
     inside = tile % rows == 0 or rows == padded(call.seq_q) <= tile
     return inside and -(-keys // tile) <= 2 and (tile % keys == 0 or keys % tile == 0 or keys == padded(call.seq_k))
+
+
+def scattered(block_mask: np.ndarray, tile: int) -> bool:
+    """Return if key tiles of 128 would hold little that is visible. Then key tiles of 64 take less time."""
+    if tile != 64:
+        return False
+    seen = block_mask != 0
+    pairs = np.pad(seen, [(0, 0)] * (seen.ndim - 1) + [(0, seen.shape[-1] % 2)]).reshape(*seen.shape[:-1], -1, 2)
+    return bool(seen.sum() < SCATTERED * 2 * pairs.any(-1).sum())
 
 
 def holds(tiles: int) -> bool:

@@ -295,7 +295,7 @@ def _kept_items(
             words.append(_samples_first(problem, plan, item["row_blocks"], [visited[a] for a in group], wanted))
     lists = np.zeros((len(items), plan.row_blocks, tile_lists.length(problem, plan)), np.int32)
     tiles_of = [[(one // CODES).tolist() for one in of_item] for of_item in words]
-    for place, visits in enumerate(kept_tiles.plan(tiles_of, True, RING, plan.ways)):
+    for place, visits in enumerate(kept_tiles.plan(tiles_of, True, kept_tiles.ways_of(plan.held, RING))):
         for a, of_block in enumerate(visits):
             lists[place, a, : len(of_block)] = kept_tiles.joined(words[place][a], CODES, of_block, plan.ways)
     return counts, np.array(items), lists

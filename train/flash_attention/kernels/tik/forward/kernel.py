@@ -346,7 +346,7 @@ class Forward:
     def _load_value(self, item: Item, base: Number, place: Number, slot: int, stream: int) -> None:
         core, tensor, whole, unit = self.core, self.core.on.value[slot], self.plan.keys, self._unit_of(slot, stream)
         tile = self._key_tile(place, unit)
-        target = tensor, self.ways[unit] * (tensor.shape[0] // self.plan.ways)
+        target = tensor, self.ways[unit] * (whole * self.plan.value_dim)
 
         def emit(keys: Number) -> None:
             core.load_operand(target, "value", base + tile * (whole * 16), keys, whole)
@@ -566,7 +566,7 @@ class Forward:
             ones = core.on.l0_ones[0]
             values, slot, wide = core.on.l0_value[0], self._ring("value", position), core.value_columns
             way = self.value_ways[self._unit_of(position // plan.row_blocks % RING, a)]
-            slot = slot[way * (slot.shape[0] // plan.ways)]
+            slot = slot[way * (plan.keys * plan.value_dim)]
             first_group = plan.segment_start(segment) // 16
             for group in range(width // 16):
                 part = values[group * wide * FRACTAL]

@@ -32,10 +32,10 @@ def load_key(core: Core[ForwardPlan], slot: list[Address], base: Number, tile: N
 
 
 def key_slot(core: Core[ForwardPlan], ring: int, way: Number = 0) -> list[Address]:
-    """Return places of the segments of a key tile in L1. A slot of the ring has plan.ways of them."""
+    """Return places of the segments of a key tile in L1. A slot of the ring has room for several tiles."""
     count, plan = len(core.plan.segments), core.plan
     tensors = core.on.key[ring * count : (ring + 1) * count]
-    return [(tensor, way * (tensor.shape[0] // plan.ways)) for tensor in tensors]
+    return [(tensor, way * (max(plan.segments) * plan.head_dim)) for tensor in tensors]
 
 
 def load_sample(

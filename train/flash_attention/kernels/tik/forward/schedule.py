@@ -38,7 +38,7 @@ from flash_attention.kernels.tik.forward.items import (
     row_block_groups,
     set_signs,
 )
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan, buffers, candidates
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -77,8 +77,8 @@ def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms) -> Fo
             break
     if chosen is None:
         raise ValueError(f"tiling: no strategy fits this call: {'; '.join(reasons)}")
-    for ways in range(most_ways(problem, chosen.plan) if problem.listed else 1, chosen.plan.ways, -1):
-        plan = replace(chosen.plan, ways=ways)
+    for held in range(RING * most_ways(problem, chosen.plan) if problem.listed else 0, chosen.plan.held, -1):
+        plan = replace(chosen.plan, held=held)
         parts = buffers(problem, plan, chosen.split)
         if not excess(parts, problem):
             return Choice(plan, chosen.split, tuple(parts))

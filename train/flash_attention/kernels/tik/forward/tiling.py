@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
-from flash_attention.kernels.tik.common import softcap, tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
@@ -35,6 +35,7 @@ class Strategy:
         row_blocks: row blocks that share the key and value tiles of one work item.
         keys: keys per tile.
         segment: keys per matrix instruction.
+        scattered: only for scattered tiles of 64, see common.tile_lists, unless it is asked for by name.
     """
 
     name: str
@@ -42,11 +43,13 @@ class Strategy:
     row_blocks: int
     keys: int
     segment: int
+    scattered: bool = False
 
 
 STRATEGIES = {
     s.name: s
     for s in (
+        Strategy("pair64keys64", 64, 2, 64, 64, scattered=True),
         Strategy("pair128", 128, 2, 128, 64),
         Strategy("pair112", 112, 2, 128, 32),
         Strategy("pair96", 96, 2, 128, 32),
@@ -81,7 +84,7 @@ class ForwardPlan:
             probabilities. Otherwise it works on 32 keys at a time, in the tensors of the probabilities.
         streams: tiles of key and value that a work item visits at a time: one of each row block under a block mask.
             Otherwise row blocks visit the same tile.
-        ways: tiles in each slot of the ring, see common.kept_tiles.
+        held: tiles of keys and values that the ring has room for, see common.kept_tiles.
     """
 
     strategy: str
@@ -98,7 +101,12 @@ class ForwardPlan:
     shared_sample: bool
     long_pieces: bool
     streams: int = 1
-    ways: int = 1
+    held: int = RING
+
+    @property
+    def ways(self) -> int:
+        """Return the most tiles of a slot of the ring."""
+        return -(-self.held // RING)
 
     @property
     def samples(self) -> int:
@@ -218,8 +226,8 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
-        Buffer("key", "L1", "float16", width * depth * plan.ways, RING * len(plan.segments)),
-        Buffer("value", "L1", "float16", keys * value_dim * plan.ways, RING),
+        *kept_tiles.buffers("key", width * depth, plan.held, RING, len(plan.segments)),
+        *kept_tiles.buffers("value", keys * value_dim, plan.held, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
@@ -356,6 +364,7 @@ def candidates(problem: KernelProblem) -> list[ForwardPlan]:
         # Unrolled for two row blocks, dropout's selections exceed the instruction cache, and Vector gains little.
         alone = problem.call.dropout_threshold > 0 and (problem.call.head_dim <= 128 or problem.mask == "per_score")
         strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+        strategies = [s for s in strategies if problem.scattered or not s.scattered]
         names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
         return _listed(problem, [cut(STRATEGIES[name], problem) for name in names])
     if problem.tiling not in STRATEGIES:
@@ -373,7 +382,7 @@ def _listed(problem: KernelProblem, plans: list[ForwardPlan]) -> list[ForwardPla
         return plans
     tiles = [-(-problem.call.seq_k // plan.keys) for plan in plans]
     return [
-        replace(plan, streams=plan.row_blocks, ways=plan.row_blocks)
+        replace(plan, streams=plan.row_blocks, held=RING * plan.row_blocks)
         for plan, count in zip(plans, tiles)
         if tile_lists.holds(count * 2 * plan.row_blocks) and tile_lists.fits(problem, plan)
     ]
