@@ -19,6 +19,7 @@ from tests.train.flash_attention.support.calls import make_call, make_kernel_pro
 from tests.train.flash_attention.support.versions import require
 
 Q = (4, 2, 1, 1)
+ALIVE = BlockMask(np.ones((8, 1, 1, 1), np.uint8), 64)
 
 
 def take(grid, array, axes: tuple, rank: int):
@@ -317,7 +318,7 @@ def test_operators_list_the_tiles_of_their_share(shape):
         ({"block_mask_shape": (1, 1, 1, 1)}, (None, None, None, None)),
         ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, ("dp", "mp", None, None)),
         ({"segments": True}, ("dp", None, None, None)),
-        ({"block_mask_shape": (8, 1, 1, 1), "block_mask_key": BlockMask([[1]], 64).key}, None),
+        ({"block_mask_shape": (8, 1, 1, 1), "block_mask_key": ALIVE.key}, None),
     ],
 )
 def test_tiles_that_are_data_become_a_mask_of_the_share(fields, axes):
