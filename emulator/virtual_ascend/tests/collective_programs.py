@@ -21,59 +21,40 @@ except ImportError:  # MindSpore 2.6
     from mindspore.ops import Receive, Send
 
 
-class One(nn.Cell):
-    """A collective between two operators, so that its place in the order counts."""
+class Net(nn.Cell):
+    """A function of a collective and a tensor, as a network."""
 
-    def __init__(self, operator):
+    def __init__(self, operator, function):
         super().__init__()
-        self.operator = operator
+        self.operator, self.function = operator, function
 
     def construct(self, x):
-        return self.operator(x + x) + 1
+        return self.function(self.operator, x)
 
 
-class Last(nn.Cell):
+def between(operator, x):
+    """Put a collective between two operators, so that its place in the order counts."""
+    return operator(x + x) + 1
+
+
+def at_the_end(operator, x):
     """Return a collective as the graph's result. Nothing waits for it but the end."""
-
-    def __init__(self):
-        super().__init__()
-        self.operator = ops.AllReduce()
-
-    def construct(self, x):
-        return self.operator(x + 0.5)
+    return operator(x + 0.5)
 
 
-class Root(nn.Cell):
-    """A broadcast; its operator takes and gives a tuple."""
-
-    def __init__(self, root):
-        super().__init__()
-        self.broadcast = ops.Broadcast(root)
-
-    def construct(self, x):
-        return self.broadcast((x + x,))[0] + 1
+def of_a_tuple(operator, x):
+    """Broadcast: the operator takes and gives a tuple."""
+    return operator((x + x,))[0] + 1
 
 
-class Sender(nn.Cell):
-    """A send; the output depends on it."""
-
-    def __init__(self, to):
-        super().__init__()
-        self.send = Send(sr_tag=0, dest_rank=to)
-
-    def construct(self, x):
-        return ops.depend(x + 1, self.send(x + x))
+def beside(operator, x):
+    """Send; the output depends on it."""
+    return ops.depend(x + 1, operator(x + x))
 
 
-class Receiver(nn.Cell):
-    """A receive."""
-
-    def __init__(self, source, shape, dtype):
-        super().__init__()
-        self.receive = Receive(sr_tag=0, src_rank=source, shape=shape, dtype=dtype)
-
-    def construct(self, x):
-        return self.receive(x) + 1
+def before(operator, x):
+    """Receive."""
+    return operator(x) + 1
 
 
 def tensors(shape, dtype):
@@ -94,30 +75,30 @@ def check(net, expected, shape=(6, 4), dtype=np.float32):
 
 def all_reduce(operation, reduction, dtype):
     """Reduce over all cards."""
-    check(One(ops.AllReduce(operation)), lambda given: reduction(given, axis=0).astype(dtype), dtype=dtype)
+    check(Net(ops.AllReduce(operation), between), lambda given: reduction(given, axis=0).astype(dtype), dtype=dtype)
 
 
 def all_gather():
     """Gather parts of all cards behind each other."""
-    check(One(ops.AllGather()), np.concatenate)
+    check(Net(ops.AllGather(), between), np.concatenate)
 
 
 def reduce_scatter():
     """Scatter the sum: each card gets a part."""
-    net = One(ops.ReduceScatter())
+    net = Net(ops.ReduceScatter(), between)
     check(net, lambda given: np.split(sum(given), len(given))[get_rank()], (12, 4), np.float16)
 
 
 def broadcast():
     """Broadcast the tensor of the last card."""
     last = get_group_size() - 1
-    check(Root(last), lambda given: given[last])
+    check(Net(ops.Broadcast(last), of_a_tuple), lambda given: given[last])
 
 
 def all_to_all():
     """Exchange columns of all cards: they stand below each other."""
     size = get_group_size()
-    net = One(ops.AlltoAll(size, 1, 0))
+    net = Net(ops.AlltoAll(size, 1, 0), between)
     check(net, lambda given: np.concatenate([np.split(x, size, 1)[get_rank()] for x in given]))
 
 
@@ -125,15 +106,17 @@ def send_receive():
     """Send from card 0 to the last one."""
     last, (first, *_) = get_group_size() - 1, tensors((6, 4), np.float32)
     if get_rank() == 0:
-        np.testing.assert_array_equal(Sender(last)(Tensor(first)).asnumpy(), first + 1)
+        sender = Net(Send(sr_tag=0, dest_rank=last), beside)
+        np.testing.assert_array_equal(sender(Tensor(first)).asnumpy(), first + 1)
     if get_rank() == last:
-        result = Receiver(0, [6, 4], ms.float32)(Tensor(np.ones(1, np.float32))).asnumpy()
+        receiver = Net(Receive(sr_tag=0, src_rank=0, shape=[6, 4], dtype=ms.float32), before)
+        result = receiver(Tensor(np.ones(1, np.float32))).asnumpy()
         np.testing.assert_array_equal(result, first + first + 1)
 
 
 def last():
     """Sum, with nothing behind it."""
-    check(Last(), lambda given: sum(given) / 2 + 0.5 * len(given) - 1)
+    check(Net(ops.AllReduce(), at_the_end), lambda given: sum(given) / 2 + 0.5 * len(given) - 1)
 
 
 def group():
@@ -142,14 +125,14 @@ def group():
     create_group(f"parity{get_rank() % 2}", members)
     name = f"parity{get_rank() % 2}"
     assert get_rank(name) == members.index(get_rank()) and get_group_size(name) == len(members)
-    check(One(ops.AllReduce(group=name)), lambda given: sum(given[member] for member in members))
+    check(Net(ops.AllReduce(group=name), between), lambda given: sum(given[member] for member in members))
 
 
 def ends():
     """End the last card while the others wait for it."""
     if get_rank() == get_group_size() - 1:
         os._exit(7)
-    check(One(ops.AllReduce()), sum)
+    check(Net(ops.AllReduce(), between), sum)
 
 
 def never():
@@ -159,13 +142,13 @@ def never():
         while time.monotonic() < patience and not Path(os.environ["VIRTUAL_ASCEND_EXCHANGE"], "ended-0").exists():
             time.sleep(0.1)
         return
-    check(One(ops.AllReduce()), sum)
+    check(Net(ops.AllReduce(), between), sum)
 
 
 def other():
     """Call something else on the last card."""
     last = get_rank() == get_group_size() - 1
-    check(One(ops.AllReduce(ops.ReduceOp.MAX if last else ops.ReduceOp.SUM)), sum)
+    check(Net(ops.AllReduce(ops.ReduceOp.MAX if last else ops.ReduceOp.SUM), between), sum)
 
 
 CASES = {

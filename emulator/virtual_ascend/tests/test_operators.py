@@ -16,14 +16,12 @@ from emulator.virtual_ascend.tests.card import on_card, said, start
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("operator_cases")
 FAMILIES = (
-    *("activations", "elementwise", "functions", "images", "indexing", "layout", "losses", "matmul", "normalisation"),
-    *("open shapes", "optimizer", "padding", "reduce", "scattering", "sequences", "fused"),
+    *("activations", "elementwise", "indexing", "layout", "losses", "matmul", "normalisation", "optimizer", "reduce"),
+    "fused",
 )
 CARD = "card: "
 # Largest difference over the largest number: some roundings of float32, one or two of float16.
 BOUNDS = {"float32": 1e-5, "float16": 1e-3}
-# For families of operators that compute float32 through float16 on the card, because the Cube takes nothing else.
-HALF = {"images": 2e-3}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def test_family(results, family):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
         if ours.dtype.kind == "f":
             error, largest = np.abs(ours.astype(float) - theirs).max(), np.abs(theirs.astype(float)).max()
-            assert error <= HALF.get(family, BOUNDS[str(ours.dtype)]) * largest, (name, error, largest)
+            assert error <= BOUNDS[str(ours.dtype)] * largest, (name, error, largest)
         else:
             np.testing.assert_array_equal(ours, theirs, name)
 
@@ -105,45 +103,8 @@ def test_parts_of_given_sizes(results):
     assert parts[0].shape == (3, 10)
 
 
-def test_a_roll(results):
-    np.testing.assert_array_equal(results[0][f"{CARD}Roll: 0"], np.roll(np.arange(12), 3))
-
-
-def test_lamb_is_that_of_its_paper(results):
-    """Algorithm 2 of arXiv:1904.00962, two steps; MindSpore has no Lamb on a CPU."""
-    generator = np.random.default_rng(1)
-    weights, mean, square = generator.standard_normal((20, 8)), 0.0, 0.0
-    for count in (1, 2):
-        gradient = generator.standard_normal((20, 8))
-        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
-        update = mean / (1 - 0.9**count) / (np.sqrt(square / (1 - 0.999**count)) + 1e-6) + 0.01 * weights
-        weights = weights - 0.1 * np.linalg.norm(weights) / np.linalg.norm(update) * update
-    np.testing.assert_allclose(results[0][f"{CARD}Lamb: 0"], weights, atol=1e-4)
-
-
-def of_case(results, name):
-    """Return all arrays that the card gave for one of its cases."""
-    card, _ = results
-    found = [key for key in card.files if key.startswith(f"{CARD}{name}: ")]
-    return [card[f"{CARD}{name}: {index}"] for index in range(len(found))]
-
-
-def test_the_soft_margin_loss(results):
-    """log(1 + exp(-y x)), of all elements, their mean and their sum; MindSpore has none on a CPU."""
-    x, y, *ours = of_case(results, "soft margin")
-    terms = np.log1p(np.exp(-np.sign(y) * x))
-    for loss, expected in zip(ours[::2], (terms, terms.mean(), terms.sum())):
-        np.testing.assert_allclose(loss.reshape(expected.shape), expected, rtol=1e-5)
-    slopes = -np.sign(y) / (1 + np.exp(np.sign(y) * x))
-    weights = np.linspace(-1, 1, x.size).reshape(x.shape)
-    for gradient, expected in zip(ours[1::2], (slopes * weights, -slopes / x.size, -slopes)):
-        np.testing.assert_allclose(gradient, expected, atol=1e-6)
-
-
-def test_random_numbers(results):
-    """The statistics of 65536 numbers are right within five standard errors."""
-    normal, uniform, dropped = (results[0][f"{CARD}{name}: 0"] for name in ("StandardNormal", "UniformReal", "dropout"))
-    assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.014 and (np.abs(normal) > 3).mean() < 0.004
-    assert abs(uniform.mean() - 0.5) < 0.006 and 0 <= uniform.min() < 0.001 and 0.999 < uniform.max() < 1
+def test_dropout(results):
+    """The share of 65536 numbers that are dropped is right within five standard errors."""
+    dropped = results[0][f"{CARD}dropout: 0"]
     assert set(np.unique(dropped)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs((dropped == 0).mean() - 0.25) < 0.009

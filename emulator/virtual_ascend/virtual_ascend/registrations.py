@@ -12,13 +12,11 @@ from pathlib import Path
 
 # Attributes that MindSpore's registrations ask for and its own fusions leave out: CANN's ClipByValue has none.
 SUPERFLUOUS = {"ClipByValue": ("dst_type",)}
-# CANN's names of operators that the rule does not give.
-SPELLED = {"in_top_k": "InTopKD", "prelu": "PRelu", "prelu_grad": "PReluGrad"}
 
 
 def in_cann(kernel: str) -> str:
     """Return CANN's name of the operator with this kernel: StridedSliceD for strided_slice_d."""
-    return SPELLED.get(kernel) or "".join(part[:1].upper() + part[1:] for part in kernel.split("_"))
+    return "".join(part[:1].upper() + part[1:] for part in kernel.split("_"))
 
 
 def collect() -> list:

@@ -39,11 +39,6 @@ def gradients(function, *inputs):
     return ops.GradOperation(get_all=True, sens_param=True)(lambda *tensors: function(*tensors))(*inputs, sens)
 
 
-def gradient_of(primitive):
-    """Return the gradient of an operator with one input, as a function."""
-    return lambda x: gradients(primitive, x)
-
-
 def step(optimizer, *shapes, **options):
     """Return the Parameters after two steps."""
     parameters = [Parameter(normal(*shape), name=f"weight{index}") for index, shape in enumerate(shapes)]
@@ -77,7 +72,3 @@ a16, b16 = normal(48, 32, dtype=half), normal(48, 32, dtype=half)
 row = normal(32)
 p, q = positive(48, 32), positive(48, 32)
 mask = booleans(48, 32)
-EXTREMES = Tensor(np.float32([1, np.inf, -np.inf, np.nan]))
-wide = Tensor(4 * a.asnumpy())
-fraction = Tensor((np.float32(1.8) * RNG.random((48, 32)) - 0.9).astype(np.float32))
-WITH_ZEROS = Tensor(np.where(mask.asnumpy(), a.asnumpy(), np.float32(0)))

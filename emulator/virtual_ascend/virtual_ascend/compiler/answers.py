@@ -14,46 +14,24 @@ from typing import Any
 #: its entry. Assumed: an operator that works element by element works on fractals as on rows. MindSpore registers
 #: these operators for the formats of matrices and images alike (``formatAgnostic``, ``broadcast``).
 ELEMENTWISE = (
-    "abs",
-    "add",
-    "add_n",
-    "addn",
-    "cast",
-    "equal",
-    "exp",
-    "fast_gelu",
-    "fast_gelu_grad",
-    "gelu",
-    "gelu_grad",
-    "greater",
-    "less",
-    "log",
-    "masked_fill",
-    "maximum",
-    "minimum",
-    "mul",
-    "neg",
-    "real_div",
-    "relu",
-    "relu_grad",
-    "relu_grad_v2",
-    "select",
-    "sigmoid",
-    "sigmoid_grad",
-    "sqrt",
-    "square",
-    "sub",
-    "tanh",
-    "tanh_grad",
+    *(
+        "abs",
+        "add",
+        "add_n",
+        "addn",
+        "cast",
+        "equal",
+        "exp",
+        "gelu",
+        "gelu_grad",
+        "greater",
+        "less",
+        "log",
+        "masked_fill",
+    ),
+    *("maximum", "minimum", "mul", "neg", "real_div", "relu", "relu_grad", "select", "sigmoid", "sigmoid_grad", "sqrt"),
+    *("square", "sub", "tanh", "tanh_grad"),
 )
-#: dtype and format by parameter, of operators that have the same answer for all tensors. Assumed: the same as in
-#: MindSpore's registrations of the derivatives, since the Cube takes nothing else.
-FIXED = {
-    "conv2d": {
-        **{"input0": ("float16", "NC1HWC0"), "input1": ("float16", "FRACTAL_Z")},
-        **{"input2": ("float16", "ND"), "input3": ("int8", "ND"), "output0": ("float16", "NC1HWC0")},
-    }
-}
 #: dtypes that exist in fractals. Assumed: the dtypes of MindSpore's registrations of TransData.
 IN_FRACTALS = ("float16", "float32", "float", "int32")
 #: Of every kernel of an AI core.
@@ -82,10 +60,6 @@ def check_supported(_entry: str, _inputs: Sequence[Any], _outputs: Sequence[Any]
 
 def op_select_format(entry: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
     """Return the formats and dtypes of a built-in operator for these tensors, as CANN answers."""
-    if entry in FIXED:
-        return json.dumps(
-            {key: {"name": key, "dtype": dtype, "format": kind} for key, (dtype, kind) in FIXED[entry].items()}
-        )
     flat = [[one[0] if isinstance(one, (list, tuple)) else one for one in side] for side in (inputs, outputs)]
     present = [tensor for side in flat for tensor in side if tensor]
     shapes = {tuple(tensor["ori_shape"]) for tensor in present}

@@ -27,7 +27,7 @@ from .launch import Launcher, compute
 from .memory import Address
 from .node import Graph, Node, described, description_of
 from .numerics import convert
-from .operators import AICPU, TABLE, ge
+from .operators import AICPU, TABLE
 from .packages import Packages
 from .report import AI_CORE, AI_CPU
 
@@ -36,7 +36,6 @@ _AS_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Concat": ("concat_dim",),
         "ConcatV2": ("concat_dim",),
-        "ReverseV2": ("axis",),
         "Split": ("split_dim",),
         "SplitV": ("size_splits", "split_dim"),
     }
@@ -185,9 +184,7 @@ class Graphs:
         if kernel.function not in TABLE and f"{kernel.function}_d" in TABLE:
             kernel.function += "_d"
         table, unit = TABLE, AI_CORE
-        if node.type in ge.TABLE:
-            kernel.function, table = node.type, ge.TABLE
-        elif kernel.function not in TABLE and node.type in AICPU:
+        if kernel.function not in TABLE and node.type in AICPU:
             kernel.function, table, unit = node.type, AICPU, AI_CPU
         results = compute(kernel, [array for array in arrays if array is not None], table)
         ignored = attributes.ignored(node.type)

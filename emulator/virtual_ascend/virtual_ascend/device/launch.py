@@ -18,7 +18,7 @@ from .extension import INPUTS, OUTPUTS, Extension
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
-from .operators import AICPU, TABLE, Operator, ge
+from .operators import AICPU, TABLE, Operator
 from .report import AI_CORE, AI_CPU, COMMUNICATION, Report
 
 OPTIONS = tikemu.Options(strict=True, progress=False)
@@ -70,8 +70,6 @@ class Launcher:
         table, unit = TABLE, AI_CORE
         if kernel.function not in TABLE and kernel.type in AICPU:
             kernel.function, table, unit = kernel.type, AICPU, AI_CPU
-        elif kernel.function not in TABLE and kernel.type in ge.TABLE:
-            kernel.function, table = kernel.type, ge.TABLE
         self._run_built_in(kernel, addresses, table, constants)
         self.note(kernel, unit, 1)
 
@@ -111,14 +109,13 @@ class Launcher:
             else stored_at(index, one, "input", index)
             for index, one in enumerate(given)
         ]
-        groups = kernel.attributes.get("groups")
         arrays = compute(kernel, stored, table)
         for index, (array, description) in enumerate(zip(arrays, wanted)):
             if description.get("open"):
                 description["shape"] = description["ori_shape"] = list(array.shape)
             target = stored_at(count + index, description, "output", index)
             try:
-                store(convert(array, target.dtype), target, description, groups)
+                store(convert(array, target.dtype), target, description)
             except ValueError as error:
                 raise KernelError(
                     f"kernel {kernel.name} ({kernel.type}) gave {list(array.shape)} for output {index}, "
@@ -180,10 +177,10 @@ def compute(kernel: OperatorCall, stored: Sequence[np.ndarray], table: dict[str,
             f"the virtual card has no operator {kernel.function} (type {kernel.type}); it was to work on "
             f"{_shown(kernel.inputs)} with {kernel.attributes} and give {_shown(kernel.outputs)}"
         )
-    given, groups = tensors(kernel.inputs), kernel.attributes.get("groups")
+    given = tensors(kernel.inputs)
     try:
         filling = getattr(operator, "with_filling", False)
-        plain = iter([to_plain(array, one, groups, filling) for array, one in zip(stored, given)])
+        plain = iter([to_plain(array, one, filling) for array, one in zip(stored, given)])
         results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
     except QueueEmpty:
         raise

@@ -18,8 +18,8 @@ from .aicpu import DTYPES
 from .errors import KernelError
 from .memory import Address, Memory
 from .numerics import convert, notice_overflow, wide
-from .operators.activations import gelu, gelu_gradient, silu_gradient
-from .operators.elementwise import erf, sigmoid
+from .operators.elementwise import gelu, gelu_gradient, sigmoid, silu_gradient
+from .operators.indexing import scattered_sum
 from .operators.normalisation import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from .operators.reduce import of_scalar
 
@@ -31,91 +31,49 @@ class Function(NamedTuple):
     compute: Callable[..., Any]
 
 
-def _scattered_sum(x: np.ndarray, axis: int, index: np.ndarray, source: np.ndarray) -> np.ndarray:
-    result, places = x.copy(), list(np.indices(index.shape))
-    places[axis] = index
-    np.add.at(result, tuple(places), source[tuple(map(slice, index.shape))])
-    return result
-
-
 def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axes, keep, *_dtype: function(x, axis=of_scalar(x, tuple(axes)) or None, keepdims=bool(keep))
 
 
 _ONE: dict[str, Callable[..., Any]] = {
-    **{"Abs": np.abs, "Cos": np.cos, "Erf": erf, "Exp": np.exp, "Floor": np.floor, "IsFinite": np.isfinite},
-    **{"Log": np.log, "LogicalNot": np.logical_not, "Neg": np.negative, "Reciprocal": np.reciprocal, "Sin": np.sin},
-    **{"Sigmoid": sigmoid, "Sqrt": np.sqrt, "Square": np.square, "Tanh": np.tanh},
-    "Max": np.max,
-    "Min": np.min,
-    "Relu": lambda x: np.maximum(x, 0),
+    **{"Exp": np.exp, "Log": np.log, "LogicalNot": np.logical_not, "Neg": np.negative, "Gelu": gelu},
     "Rsqrt": lambda x: 1 / np.sqrt(x),
+    "Silu": lambda x: x * sigmoid(x),
 }
 _TWO: dict[str, Callable[..., Any]] = {
-    **{"BitwiseAndTensor": np.bitwise_and, "Div": np.true_divide, "FloorDivide": np.floor_divide},
-    **{"LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "Maximum": np.maximum, "Minimum": np.minimum},
-    **{"Mul": np.multiply, "PowTensorTensor": np.power, "RemainderTensorTensor": np.mod},
+    **{"Div": np.true_divide, "FloorDivide": np.floor_divide, "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or},
+    **{"Maximum": np.maximum, "Minimum": np.minimum, "Mul": np.multiply, "SiluBackward": silu_gradient},
+    **{"EqTensor": np.equal, "NeTensor": np.not_equal, "LtTensor": np.less, "LeTensor": np.less_equal},
+    **{"GtTensor": np.greater, "GeTensor": np.greater_equal},
+    "GeluBackward": lambda gradient, x: gelu_gradient(gradient, x, x),
 }
-_COMPARE: dict[str, Callable[..., Any]] = {
-    **{"Eq": np.equal, "Ne": np.not_equal, "Lt": np.less, "Le": np.less_equal},
-    **{"Gt": np.greater, "Ge": np.greater_equal},
-}
-_REDUCE: dict[str, Callable[..., Any]] = {"ReduceSum": np.sum, "Mean": np.mean, "MeanV2": np.mean}
+_REDUCE: dict[str, Callable[..., Any]] = {"ReduceSum": np.sum, "Mean": np.mean}
 
 TABLE: dict[str, Function] = {
     **{name: Function("tt", function) for name, function in _ONE.items()},
     **{name: Function("ttt", function) for name, function in _TWO.items()},
-    **{f"{name}Tensor": Function("ttt", function) for name, function in _COMPARE.items()},
-    **{f"{name}Scalar": Function("tst", function) for name, function in _COMPARE.items()},
     **{name: Function("tabyt", _reduce(function)) for name, function in _REDUCE.items()},
+    **dict.fromkeys(("BatchMatMul", "Matmul", "Mm"), Function("tttc", lambda x, y: x @ y)),
     "Add": Function("ttst", lambda x, y, factor: x + factor * y),
     "Adds": Function("tsst", lambda x, y, factor: x + factor * y),
-    "All": Function("tabt", _reduce(np.all)),
     "Amax": Function("tabt", _reduce(np.max)),
     "Amin": Function("tabt", _reduce(np.min)),
-    "Any": Function("tabt", _reduce(np.any)),
-    "Arange": Function("ssst", lambda start, stop, step: np.arange(start, stop, step)),
-    "ArgMax": Function("tibt", lambda x, axis, keep: np.argmax(x, axis=axis, keepdims=bool(keep))),
-    "BatchMatMul": Function("tttc", lambda x, y: x @ y),
     "Cast": Function("tyt", lambda x, _dtype: x),
     "Cat": Function("lit", lambda arrays, axis: np.concatenate(arrays, axis)),
-    "Cumsum": Function("tiyt", lambda x, axis, _dtype: np.cumsum(x, axis)),
-    "Divs": Function("tst", np.true_divide),
-    "Expand": Function("tat", np.broadcast_to),
-    "Flip": Function("tat", np.flip),
     "Gather": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
-    "GatherD": Function("titt", lambda x, axis, index: np.take_along_axis(x, index, axis)),
-    "IndexSelect": Function("titt", lambda x, axis, index: np.take(x, index, axis)),
-    "Gelu": Function("tt", gelu),
-    "GeluBackward": Function("ttt", lambda gradient, x: gelu_gradient(gradient, x, x)),
-    "InplaceAdd": Function("tts", lambda x, y, factor: x + factor * y),
     "InplaceCopy": Function("tt", lambda _x, y: y),
-    "InplaceFillScalar": Function("ts", lambda _x, value: value),
-    "InplaceMaskedFillScalar": Function("tts", lambda x, mask, value: np.where(mask, value, x)),
     "InplaceMaskedFillTensor": Function("ttt", lambda x, mask, value: np.where(mask, value, x)),
-    "InplaceMul": Function("tt", np.multiply),
     "InplaceOne": Function("t", np.ones_like),
-    "InplaceSub": Function("tts", lambda x, y, factor: x - factor * y),
     "InplaceZero": Function("t", np.zeros_like),
     "LogSoftmax": Function("tit", log_softmax),
     "LogSoftmaxBackward": Function("ttit", log_softmax_gradient),
-    "Matmul": Function("tttc", lambda x, y: x @ y),
-    "Mm": Function("tttc", lambda x, y: x @ y),
-    "Muls": Function("tst", np.multiply),
-    "Permute": Function("tat", np.transpose),
-    "PowTensorScalar": Function("tst", np.power),
     "Repeat": Function("tat", np.tile),
     "SWhere": Function("tttt", np.where),
-    "ScatterAdd": Function("tittt", _scattered_sum),
-    "Silu": Function("tt", lambda x: x * sigmoid(x)),
-    "SiluBackward": Function("ttt", silu_gradient),
+    "ScatterAdd": Function("tittt", lambda x, axis, index, y: scattered_sum(x.copy(), axis, index, y)),
     "Softmax": Function("tit", softmax),
     "SoftmaxBackward": Function("ttit", softmax_gradient),
-    "Stack": Function("lit", lambda arrays, axis: np.stack(arrays, axis)),
     "Sub": Function("ttst", lambda x, y, factor: x - factor * y),
     "Subs": Function("tsst", lambda x, y, factor: x - factor * y),
-    "Tril": Function("tit", np.tril),
-    "Triu": Function("tit", np.triu),
 }
 _C_TYPES = {"i": "int64_t", "c": "int8_t", "b": "bool", "d": "double", "y": "int32_t"}
 _ADDED_AS = {"t": "Tensor", "l": "Tensors", "s": "Scalar", "a": "Array"}

@@ -111,17 +111,11 @@ def _family(kind: str, unit: str, in_tik: bool) -> str:
         return "operators in TIK"
     if kind in CONVERSIONS:
         return "conversions"
-    return "products" if "MatMul" in kind or kind.startswith("Conv2D") else "the rest"
+    return "products" if "MatMul" in kind else "the rest"
 
 
 def _products(kernel: OperatorCall, given: Sequence[dict[str, Any]]) -> int:
-    """Return how many multiplications a product of matrices or a convolution has."""
-    if kernel.function.startswith("conv2d"):
-        output = kernel.outputs[0]["ori_shape"]
-        # The derivatives need as many as the convolution. Their last input is the gradient of the result.
-        result = output if kernel.function == "conv2d" else given[-1]["ori_shape"]
-        filters = output if "filter" in kernel.function else given[-2 if "input" in kernel.function else 1]["ori_shape"]
-        return math.prod(result) * math.prod(filters[1:])
+    """Return how many multiplications a product of matrices has."""
     if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
         return 0
     left = given[0]["ori_shape"]

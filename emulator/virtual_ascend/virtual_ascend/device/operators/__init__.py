@@ -11,32 +11,16 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from .. import channels
-from . import (
-    activations,
-    convolution,
-    elementwise,
-    indexing,
-    layout,
-    losses,
-    matmul,
-    normalisation,
-    optimizer,
-    padding,
-    random,
-    reduce,
-    scattering,
-    status,
-)
+from . import elementwise, indexing, layout, normalisation, optimizer, reduce, state
 
 Operator = Callable[..., Any]
 
-_FAMILIES = (
-    *(activations, convolution, elementwise, indexing, layout, losses, matmul, normalisation, optimizer, padding),
-    *(random, reduce, scattering, status),
-)
-_ON_AI_CPU = (channels, activations, elementwise, indexing, layout, losses, padding, random, reduce, scattering)
-
 #: Operators of the AI cores, by CANN's entry.
-TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}
+TABLE: dict[str, Operator] = {
+    **{**elementwise.TABLE, **indexing.TABLE, **layout.TABLE, **normalisation.TABLE},
+    **{**optimizer.TABLE, **reduce.TABLE, **state.TABLE},
+}
 #: Operators of the AI CPU, by type.
-AICPU: dict[str, Operator] = {name: function for family in _ON_AI_CPU for name, function in family.AICPU.items()}
+AICPU: dict[str, Operator] = {
+    **{**channels.AICPU, **elementwise.AICPU, **indexing.AICPU, **layout.AICPU, **reduce.AICPU, **state.AICPU}
+}

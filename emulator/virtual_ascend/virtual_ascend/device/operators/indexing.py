@@ -1,4 +1,4 @@
-"""Gathering by index, and sorting."""
+"""Gather and scatter by index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from ...operator_call import OperatorCall
 from ..by_name import both_forms
 from ..numerics import wide
-from .scattering import places_of
 
 
 def _gather(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
@@ -26,24 +25,24 @@ def _gather(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, axis: np.nda
     return np.reshape(rows, (*x.shape[:axes], *rows[0].shape))
 
 
-def _gather_along(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Compute GatherD: the index has the shape of the result."""
-    return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
+def _gather_along(kernel: OperatorCall, x: np.ndarray, *axis_and_index: np.ndarray) -> np.ndarray:
+    """Compute GatherD: the index has the shape of the result. The axis may be an attribute."""
+    *axis, index = axis_and_index
+    return np.take_along_axis(x, index, int(axis[0].reshape(-1)[0]) if axis else kernel.attributes["dim"])
+
+
+def scattered_sum(target: np.ndarray, axis: int, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """Return the target with updates added at the places that an index of their shape names along an axis."""
+    places = list(np.indices(index.shape))
+    places[axis] = index
+    np.add.at(target, tuple(places), wide(updates)[tuple(map(slice, index.shape))])
+    return target
 
 
 def _gather_along_gradient(kernel: OperatorCall, *arrays: np.ndarray) -> np.ndarray:
     """Scatter the gradient by the index. Tensors before them describe the shape."""
-    index, gradient = arrays[-2:]
-    axis = kernel.attributes["dim"]
-    result = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
-    places = list(np.indices(index.shape))
-    places[axis] = index
-    np.add.at(result, tuple(places), wide(gradient))
-    return result
-
-
-def _gather_nd(_kernel: OperatorCall, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return x[places_of(index)]
+    zeros = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
+    return scattered_sum(zeros, kernel.attributes["dim"], *arrays[-2:])
 
 
 def _one_hot(kernel: OperatorCall, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
@@ -56,64 +55,40 @@ def _one_hot(kernel: OperatorCall, index: np.ndarray, *given: np.ndarray) -> np.
     return np.moveaxis(np.where(index[..., None] == np.arange(count), on, off), -1, axis)
 
 
-def _top(kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
-    count = kernel.outputs[0]["ori_shape"][-1]
-    order = np.argsort(-wide(x), axis=-1, kind="stable")[..., :count]
-    return np.take_along_axis(x, order, -1), order
+def _places(index: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the index as a tuple: its last axis names a place."""
+    return tuple(np.moveaxis(index, -1, 0))
 
 
-def _sort(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    axis = kernel.attributes.get("axis", -1)
-    order = np.argsort(-wide(x) if kernel.attributes.get("descending") else x, axis=axis, kind="stable")
-    return np.take_along_axis(x, order, axis), order
+def _gather_nd(_kernel: OperatorCall, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return x[_places(index)]
 
 
-def _left_by_mask(_kernel: OperatorCall, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    x, mask = np.broadcast_arrays(x, mask)
-    return x[mask]
+def _replaced(kernel: OperatorCall, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """Replace rows for ScatterUpdate, and what stands at places for the others."""
+    result = target.copy()
+    result[index if kernel.type == "ScatterUpdate" else _places(index)] = updates
+    return result
 
 
-def _unique(_kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct elements in order of appearance, and each element's place among them."""
-    _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return x.reshape(-1)[first[order]], np.argsort(order)[inverse]
-
-
-def _reversed_parts(kernel: OperatorCall, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Reverse the beginning of every sequence, of the given length."""
-    along, over = kernel.attributes["seq_dim"], kernel.attributes["batch_dim"]
-    moved = np.moveaxis(x, (over, along), (0, 1))
-    result = moved.copy()
-    for row, length in enumerate(lengths.tolist()):
-        result[row, :length] = moved[row, :length][::-1]
-    return np.moveaxis(result, (0, 1), (over, along))
-
-
-def _positions(kernel: OperatorCall, sequence: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the place of each value in its row of a sorted sequence."""
-    side: Any = "right" if kernel.attributes.get("right") else "left"
-    if sequence.ndim == 1:
-        return np.searchsorted(sequence, values, side)
-    rows = zip(sequence.reshape(-1, sequence.shape[-1]), values.reshape(-1, values.shape[-1]))
-    return np.array([np.searchsorted(row, value, side) for row, value in rows]).reshape(values.shape)
+def _sums_of_segments(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
+    """Add rows to the segments that an index names. A negative number belongs to no segment."""
+    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
+    keep = index.reshape(-1) >= 0
+    np.add.at(result, index.reshape(-1)[keep], wide(x).reshape(-1, *x.shape[index.ndim :])[keep])
+    return result
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "cust_gather_d_grad_v2": _gather_along_gradient,
+    "gather_elements": _gather_along,
     "gather_nd": _gather_nd,
-    **both_forms(gather_v2=_gather, one_hot=_one_hot),
-    "sort": _sort,
-    **both_forms(top_k=_top),
+    **both_forms(gather_v2=_gather, one_hot=_one_hot, unsorted_segment_sum=_sums_of_segments),
+    **dict.fromkeys(("scatter_nd_update", "scatter_update"), _replaced),
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "GatherD": _gather_along,
-    "GatherDGrad": _gather_along_gradient,
-    "GatherDGradV2": _gather_along_gradient,
+    **dict.fromkeys(("GatherDGrad", "GatherDGradV2"), _gather_along_gradient),
     "GatherNd": _gather_nd,
-    "MaskedSelect": _left_by_mask,
-    "ReverseSequence": _reversed_parts,
-    "SearchSorted": _positions,
-    "Sort": _sort,
-    "Unique": _unique,
-    "Where": lambda _kernel, x: np.argwhere(x),
+    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _replaced),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -16,19 +15,6 @@ from ..numerics import listed
 
 def _same(_kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> np.ndarray:
     """Return the tensor: its format and its shape are the store's concern."""
-    return x
-
-
-def _converted_format(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
-    """Change the order of axes from and to NCHW; the store converts formats of fractals."""
-    source, target = kernel.attributes["src_format"], kernel.attributes["dst_format"]
-    if source == "HWCN" and len(kernel.outputs[0]["ori_shape"]) == 2:  # a matrix, as filters that have one place
-        return x[0, 0]
-    for other, to_images in (("HWCN", (3, 2, 0, 1)), ("NHWC", (0, 3, 1, 2))):
-        if source == other:
-            x = x.transpose(to_images)
-        if target == other:
-            x = x.transpose(np.argsort(to_images))
     return x
 
 
@@ -119,14 +105,6 @@ def _slice(kernel: OperatorCall, x: np.ndarray, *bounds: np.ndarray) -> np.ndarr
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
 
 
-def _slice_gradient(_kernel: OperatorCall, gradient: np.ndarray, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
-    """Return the gradient of a slice, with zeros beside it."""
-    starts, sizes = (array.tolist() for array in bounds)
-    result = np.zeros(x.shape, gradient.dtype)
-    result[tuple(slice(start, start + size if size >= 0 else None) for start, size in zip(starts, sizes))] = gradient
-    return result
-
-
 def _tile(kernel: OperatorCall, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
     return np.tile(x, kernel.attributes["multiples"] if times is None else times.tolist())
 
@@ -139,47 +117,24 @@ def _broadcast(kernel: OperatorCall, x: np.ndarray, *_shape: Any) -> np.ndarray:
     return np.broadcast_to(x, kernel.outputs[0]["ori_shape"])
 
 
-def _diagonal_filled(_kernel: OperatorCall, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
-    """Return a diagonal tensor. It has the shape of the input twice."""
-    return np.diag(x.reshape(-1)).reshape(2 * x.shape)
-
-
-def _diagonal(_kernel: OperatorCall, x: np.ndarray, *_ones: np.ndarray) -> np.ndarray:
-    half = x.shape[: x.ndim // 2]
-    return np.diag(x.reshape(math.prod(half), -1)).reshape(half)
-
-
 TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
     **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
-    "concat_d": _concatenate,
-    "concat_v2_d": _concatenate,
+    **dict.fromkeys(("concat_d", "concat_v2_d"), _concatenate),
     "confusion_transpose_d": _transpose_and_reshape,
-    **both_forms(diag=_diagonal_filled, diag_part=_diagonal),
-    "expand_dims": _same,
+    **dict.fromkeys(("expand_dims", "identity", "reshape", "squeeze", "tensor_move"), _same),
     "fill_d": _broadcast,
-    "identity": _same,
     "pack": _stack,
-    "reshape": _same,
-    "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
     "shape": lambda _kernel, x: np.array(x.shape),
-    "roll": lambda kernel, x: np.roll(x, kernel.attributes["shift"], kernel.attributes["axis"]),
     "split_d": _split,
     "split_v_d": _split_by_sizes,
-    "tensor_move": _same,
-    "trans_data": _converted_format,
+    "trans_data": _same,
     "unpack": _unstack,
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Concat": _concatenate,
-    **dict.fromkeys(("Diag", "DiagD"), _diagonal_filled),
-    **dict.fromkeys(("DiagPart", "DiagPartD"), _diagonal),
-    "Identity": _same,
-    "LinSpace": lambda _kernel, first, last, count: np.linspace(first, last, int(count), dtype=first.dtype),
-    "Meshgrid": lambda kernel, *arrays: np.meshgrid(*arrays, indexing=kernel.attributes["indexing"]),
-    "Reshape": _same,
+    **dict.fromkeys(("Identity", "Reshape"), _same),
     "Slice": _slice,
-    "SliceGrad": _slice_gradient,
     "Split": _split,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,

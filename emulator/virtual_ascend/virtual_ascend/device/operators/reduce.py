@@ -1,4 +1,7 @@
-"""Sums, extremes and the like over axes."""
+"""Sums, extremes and the like over axes, and products of matrices.
+
+Factors are multiplied as they are, sums are in float32, and the result is rounded once, as the Cube does.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,10 @@ from ..by_name import both_forms, type_of
 from ..numerics import wide
 
 
-def axes_of(kernel: OperatorCall, x: np.ndarray, *names: str) -> tuple[int, ...]:
+def axes_of(kernel: OperatorCall, x: np.ndarray) -> tuple[int, ...]:
     """Return the axes that an attribute names; none means all."""
-    for name in (*names, "axis", "axes"):
-        if name in kernel.attributes:
-            given = kernel.attributes[name]
-            axes = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-            return axes or tuple(range(x.ndim))
-    return tuple(range(x.ndim))
+    given = next((kernel.attributes[name] for name in ("axis", "axes") if name in kernel.attributes), ())
+    return (tuple(given) if isinstance(given, (list, tuple)) else (given,)) or tuple(range(x.ndim))
 
 
 def of_scalar(x: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -34,69 +33,37 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
     return operator
 
 
-def _deviation(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standard deviation and the mean."""
-    x, axes, keep = wide(x), axes_of(kernel, x), bool(kernel.attributes.get("keep_dims", False))
-    freedom = int(bool(kernel.attributes.get("unbiased", True)))
-    return np.std(x, axes, ddof=freedom, keepdims=keep), np.mean(x, axes, keepdims=keep)
+def _bias_gradient(_kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
+    """Sum over all axes but the last."""
+    return wide(x).sum(tuple(range(x.ndim - 1)))
 
 
-def _product_and_sum(
-    kernel: OperatorCall, x: np.ndarray, y: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute MindSpore's fusion of two Mul and a ReduceSum."""
-    x, y, z = wide(x), wide(y), wide(z)
-    keep = bool(kernel.attributes.get("keep_dims", False))
-    return x * y, (y * z).sum(axes_of(kernel, y), keepdims=keep)
+def _largest(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the largest elements along an axis, and the elements."""
+    along = kernel.attributes.get("dimension", kernel.attributes.get("axis", -1)) if axis is None else int(axis)
+    return np.argmax(x, axis=along), np.max(x, axis=along)
 
 
-def _bias_gradient(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
-    """Sum over all axes but the channels: the last axis, in images the second."""
-    channels = 1 if x.ndim >= 4 else x.ndim - 1
-    return wide(x).sum(tuple(axis for axis in range(x.ndim) if axis != channels))
+def _running_sum(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+    along = kernel.attributes["axis"] if axis is None else int(axis)
+    x, reverse = wide(x), kernel.attributes.get("reverse")
+    if reverse:
+        x = np.flip(x, along)
+    if kernel.attributes.get("exclusive"):
+        x = np.insert(np.delete(x, -1, along), 0, 0, along)
+    results = np.cumsum(x, axis=along)
+    return np.flip(results, along) if reverse else results
 
 
-def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> np.ndarray:
-        axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", -1))
-        return function(x, axis=axis)
+def _product(kernel: OperatorCall, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
+    """Multiply matrices, also over a batch."""
 
-    return operator
+    def factor(array: np.ndarray, *names: str) -> np.ndarray:
+        array = wide(array)
+        return np.swapaxes(array, -1, -2) if any(kernel.attributes.get(name) for name in names) else array
 
-
-def _arg_along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Reduce a tensor along the axis, which is a tensor too."""
-    return lambda _kernel, x, axis: function(x, axis=int(axis))
-
-
-def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", 0))
-        return position(x, axis=axis), value(x, axis=axis)
-
-    return operator
-
-
-def _running(function: np.ufunc) -> Callable[..., Any]:
-    def operator(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
-        along = kernel.attributes["axis"] if axis is None else int(axis)
-        x, reverse = wide(x), kernel.attributes.get("reverse")
-        if reverse:
-            x = np.flip(x, along)
-        if kernel.attributes.get("exclusive"):
-            x = np.insert(np.delete(x, -1, along), 0, function.identity, along)
-        results = function.accumulate(x, axis=along)
-        return np.flip(results, along) if reverse else results
-
-    return operator
-
-
-def _running_least(kernel: OperatorCall, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least so far, and the place of the last such."""
-    axis = kernel.attributes["axis"]
-    least = np.minimum.accumulate(x, axis)
-    places = np.moveaxis(np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x, axis, -1).shape), -1, axis)
-    return least, np.maximum.accumulate(np.where(x == least, places, 0), axis)
+    product = factor(a, "transpose_x1", "adj_x1", "transpose_a") @ factor(b, "transpose_x2", "adj_x2", "transpose_b")
+    return product if bias is None else product + wide(bias)
 
 
 _OVER_AXES: dict[str, Callable[..., Any]] = {
@@ -105,30 +72,19 @@ _OVER_AXES: dict[str, Callable[..., Any]] = {
     "reduce_max": _over_axes(np.max),
     "reduce_mean": _over_axes(np.mean),
     "reduce_min": _over_axes(np.min),
-    "reduce_prod": _over_axes(np.prod),
     "reduce_sum": _over_axes(np.sum),
 }
+# CANN's entries, and the types MatMulV2 and BatchMatMulV2 in the form of an entry's name.
+_PRODUCTS = "batch_matmul", "batch_matmul_v2", "batch_mat_mul", "batch_mat_mul_v2", "mat_mul", "mat_mul_v2", "matmul"
 TABLE: dict[str, Callable[..., Any]] = {
-    **both_forms(**_OVER_AXES, cumprod=_running(np.multiply), cumsum=_running(np.add)),
-    "arg_max_d": _arg(np.argmax),
-    "arg_min_d": _arg(np.argmin),
-    "arg_max_with_value": _arg_with_value(np.argmax, np.max),
-    "arg_min_with_value": _arg_with_value(np.argmin, np.min),
+    **both_forms(**_OVER_AXES, cumsum=_running_sum),
+    **dict.fromkeys(("arg_max_d", "arg_max_v2", "arg_max_with_value"), _largest),
     "bias_add_grad": _bias_gradient,
-    "confusion_mul_grad": _product_and_sum,
-    "cummin": _running_least,
-    "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
-    "reduce_std": _deviation,
-    "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _over_axes(lambda x, **over: np.square(x).sum(**over)),
+    **dict.fromkeys(_PRODUCTS, _product),
 }
 AICPU: dict[str, Callable[..., Any]] = {
-    "ArgMax": _arg_along(np.argmax),
-    "ArgMin": _arg_along(np.argmin),
-    "ArgMaxWithValue": TABLE["arg_max_with_value"],
-    "ArgMinWithValue": TABLE["arg_min_with_value"],
     **{type_of(name): function for name, function in _OVER_AXES.items()},
-    "Argmax": TABLE["arg_max_d"],
-    "CumProd": TABLE["cumprod_d"],
-    "CumSum": TABLE["cumsum_d"],
+    **dict.fromkeys(("ArgMax", "Argmax", "ArgMaxWithValue"), _largest),
+    "CumSum": _running_sum,
 }

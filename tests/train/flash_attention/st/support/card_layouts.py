@@ -1,12 +1,11 @@
 """Inputs of a sharded layer that arrive in other layouts: card_layouts.py DP MP CASE...
 
-Prints card, case, and "right" or what is wrong: gradients compared with the float64 reference.
+Prints card, case, verdict and detail: gradients compared with the float64 reference.
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
 from dataclasses import dataclass, field, replace
 
 import mindspore as ms
@@ -15,6 +14,8 @@ from flash_attention import BlockMask, FlashAttention, reference
 from flash_attention.call import AttentionRules, Call
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.communication import get_rank, init
+
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
 BATCH, HEADS, SEQ, WIDTH = 4, 4, 32, 16
 SHAPE = BATCH, HEADS, SEQ, WIDTH
@@ -254,8 +255,9 @@ def context(case):
     )  # fmt: skip
 
 
-def check(case, rank):
-    """Return what is wrong in the case."""
+def check(name):
+    """Check a case."""
+    case, rank = CASES[name], get_rank()
     random = np.random.default_rng(0)
     data = {name: random.standard_normal(shape).astype(np.float16) for name, shape in SHAPES.items()}
     data["sinks"] = data["sinks"].astype(np.float32)
@@ -270,7 +272,8 @@ def check(case, rank):
     inputs = Tensor(given_mask[mine]), Tensor(given_ids[mine])
     if case.optimizer:
         shared, alone = (losses(one, data, weights, inputs) for one in (case, replace(case, optimizer=False)))
-        return "" if np.allclose(shared, alone, rtol=1e-3) else f"losses {shared}, without sharing {alone}"
+        np.testing.assert_allclose(shared, alone, rtol=1e-3)
+        return
     context(case)
     _, gradients = Gradients(Network(case, data, weights).set_train())(*inputs)
     wrong = []
@@ -279,7 +282,7 @@ def check(case, rank):
         error = np.abs(found.asnumpy() / -2 - right).max() / np.abs(right).max()
         if not error < 0.01:
             wrong.append(f"{name}: {error:.3f}")
-    return "; ".join(wrong)
+    assert not wrong, "; ".join(wrong)
 
 
 def losses(case, data, weights, inputs):
@@ -292,13 +295,6 @@ def losses(case, data, weights, inputs):
 
 
 if __name__ == "__main__":
-    ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
+    on_the_card("graph")
     init()
-    for word in sys.argv[3:]:
-        try:
-            result = check(CASES[word], get_rank()) or "right"
-        except Exception as error:
-            traceback.print_exc()
-            result = " ".join(f"{type(error).__name__}: {error}".split())[:600]
-        sys.stdout.write(f"{get_rank()}\t{word}\t{result}\n")
-        sys.stdout.flush()
+    report(sys.argv[3:], check, get_rank())

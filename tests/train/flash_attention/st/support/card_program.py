@@ -13,9 +13,10 @@ def on_the_card(mode: str) -> None:
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target="Ascend")
 
 
-def report(names: Iterable[str], check: Callable[[str], str | None]) -> None:
-    """Print name, verdict (right, WRONG or FAILED) and detail of each check, separated by tabulators.
+def report(names: Iterable[str], check: Callable[[str], str | None], *card: int) -> None:
+    """Print name, verdict and detail of each check, behind the card if it is given.
 
+    Verdicts are right, WRONG and FAILED. Tabulators separate the words.
     A check raises AssertionError if a result is wrong; the detail is what it returns.
     """
     for name in names:
@@ -26,4 +27,4 @@ def report(names: Iterable[str], check: Callable[[str], str | None]) -> None:
         except Exception as error:
             traceback.print_exc()
             verdict, detail = "FAILED", f"{type(error).__name__}: {error}"
-        print(name, verdict, " ".join(detail.split()), sep="\t", flush=True)
+        print(*card, name, verdict, " ".join(detail.split()), sep="\t", flush=True)

@@ -43,9 +43,9 @@ def verdicts(done: subprocess.CompletedProcess) -> dict[str, str]:
 
 
 def verdicts_by_card(done: subprocess.CompletedProcess) -> dict[tuple[int, str], str]:
-    """Return verdicts by card and name."""
+    """Return verdicts and details by card and name."""
     lines = [line.split("\t") for line in said(done).splitlines()]
-    return {(int(card), name): verdict for card, name, verdict in lines}
+    return {(int(card), name): " ".join(filter(None, verdict)) for card, name, *verdict in lines}
 
 
 def losses_by_card(done: subprocess.CompletedProcess, cards: int) -> np.ndarray:
