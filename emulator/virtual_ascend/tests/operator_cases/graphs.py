@@ -6,7 +6,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import operations as P
 
 mul, transpose, reshape, product = P.Mul(), P.Transpose(), P.Reshape(), P.MatMul(transpose_b=True)
-kept_sum = P.ReduceSum(keep_dims=True)
+kept_sum, total = P.ReduceSum(keep_dims=True), P.ReduceSum()
 
 
 class Function(nn.Cell):
@@ -28,6 +28,11 @@ def difference(y, gradient):
 def other_difference(y, gradient):
     """Return the difference with the factors the other way round."""
     return ops.sub(gradient, kept_sum(mul(gradient, y), -1))
+
+
+def sum_of_squares(x):
+    """Return the sum of all squares, as clipping of gradients takes it."""
+    return total(ops.square(x), ())
 
 
 def split_heads(x, weight):
@@ -61,6 +66,7 @@ class LayerNormGradients(nn.Cell):
 
 FUSED = [
     ("difference", Function(difference), (a, b)),
+    ("sum of squares", Function(sum_of_squares), (a,)),
     ("heads", Function(split_heads), (normal(64, 32, dtype=half), normal(32, 32, dtype=half))),
     ("heads joined", Function(join_heads), (normal(2, 2, 32, 16, dtype=half), normal(32, 32, dtype=half))),
     ("clipped", Function(clipped), (a, Tensor(np.float32(-0.5)), Tensor(np.float32(0.5)))),
