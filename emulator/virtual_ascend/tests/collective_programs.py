@@ -38,7 +38,7 @@ def between(operator, x):
 
 
 def at_the_end(operator, x):
-    """Return a collective as the graph's result. Nothing waits for it but the end."""
+    """Return a collective as the graph's result: only its end waits."""
     return operator(x + 0.5)
 
 

@@ -61,7 +61,7 @@ def _is_plain(stored: np.ndarray, description: dict[str, Any]) -> bool:
 
 
 def _rows(stored: np.ndarray, description: dict[str, Any]) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """Return fractals with their elements in the order of rows, and the place of the tensor among their filling."""
+    """Return fractals in the order of rows, and the tensor's place among their filling."""
     used_rows, used_columns = [1, *description["ori_shape"]][-2:]
     return np.moveaxis(stored, -4, -2), (..., slice(used_rows), slice(used_columns))
 

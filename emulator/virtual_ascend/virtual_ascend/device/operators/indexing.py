@@ -26,13 +26,13 @@ def _gather(kernel: OperatorCall, x: np.ndarray, index: np.ndarray, axis: np.nda
 
 
 def _gather_along(kernel: OperatorCall, x: np.ndarray, *axis_and_index: np.ndarray) -> np.ndarray:
-    """Compute GatherD: the index has the shape of the result. The axis may be an attribute."""
+    """Gather by an index of the result's shape. The axis may be an attribute."""
     *axis, index = axis_and_index
     return np.take_along_axis(x, index, int(axis[0].reshape(-1)[0]) if axis else kernel.attributes["dim"])
 
 
 def scattered_sum(target: np.ndarray, axis: int, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Return the target with updates added at the places that an index of their shape names along an axis."""
+    """Add updates to a target, at places that an index names along an axis."""
     places = list(np.indices(index.shape))
     places[axis] = index
     np.add.at(target, tuple(places), wide(updates)[tuple(map(slice, index.shape))])
