@@ -16,6 +16,7 @@ from flash_attention.backends import registry
 from flash_attention.bridge.precision import fix_dtypes
 from flash_attention.bridge.tensors import (
     Exact,
+    cached,
     compile_time,
     read_specs,
     recording,
@@ -111,7 +112,7 @@ def _read_tensor(name: str, described):
     return tensor_spec(name, described)
 
 
-@functools.lru_cache(maxsize=512)
+@cached
 def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> nn.Cell:
     rules = AttentionRules(*rules)
     call = Call.from_inputs(
@@ -132,7 +133,7 @@ def _dense(tensors, inputs, names, rules, options, backend, device, shards) -> n
     return fix_dtypes(DenseCall(call, run, chosen.name, layout, mask_rank, names, wide_ids, shard))
 
 
-@functools.lru_cache(maxsize=512)
+@cached
 def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     rules = AttentionRules(*rules)
     call = varlen_call(
@@ -147,7 +148,7 @@ def _varlen(tensors, inputs, names, rules, options, backend, device, _) -> nn.Ce
     return fix_dtypes(WithSelectedInputs(registry.choose(call, backend).build(call), call, check))
 
 
-@functools.lru_cache(maxsize=512)
+@cached
 def _paged(tensors, inputs, names, rules, options, backend, device, _) -> nn.Cell:
     """Return the Cell of a paged call.
 

@@ -28,30 +28,42 @@ def _types(value):
 
 
 class Exact(tuple):
-    """Compare the types of members too, also inside: 1 equals True, but if one is allowed the other is not.
-
-    Members without a hash, as a list in a wrong place, are no reason to refuse it as a key. Who reads it refuses them.
-    """
+    """Compare the types of members too, also inside: 1 equals True, but if one is allowed the other is not."""
 
     def __eq__(self, other: object) -> bool:
         return super().__eq__(other) and _types(self) == _types(other)
 
-    def __hash__(self) -> int:
-        try:
-            return super().__hash__()
-        except TypeError:
-            return 0
+    __hash__ = tuple.__hash__
 
 
-def remembered(function):
-    """Cache a function by `functools.lru_cache` and the exact arguments."""
-    cached = functools.lru_cache(maxsize=512)(lambda arguments: function(*arguments))
+def cached(function):
+    """Cache a function by `functools.lru_cache`, but not for arguments without a hash.
+
+    Such a one, as a window in a list, may change while the cache holds it.
+    """
+    found = functools.lru_cache(maxsize=512)(function)
 
     @functools.wraps(function)
     def call(*arguments):
-        return cached(Exact(arguments))
+        try:
+            return found(*arguments)
+        except TypeError:  # of the missing hash, or the function's own, which it raises again
+            pass
+        return function(*arguments)
 
-    call.cache_clear = cached.cache_clear
+    call.cache_clear = found.cache_clear
+    return call
+
+
+def remembered(function):
+    """Cache a function by the exact arguments, as `cached` does."""
+    of_exact = cached(lambda arguments: function(*arguments))
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return of_exact(Exact(arguments))
+
+    call.cache_clear = of_exact.cache_clear
     return call
 
 

@@ -7,6 +7,7 @@ from flash_attention import (
     attention_backend,
     flash_attention,
     flash_attention_varlen,
+    paged_attention,
     reference,
     scaled_dot_product_attention,
 )
@@ -252,6 +253,28 @@ class Summed(nn.Cell):
 def test_float64_has_no_gradient_either(mode):
     with pytest.raises(TypeError, match="query: got dtype float64, allowed are float16, bfloat16, float32"):
         ops.grad(Summed())(Tensor(np.ones((2, 4, 16, 8))))
+
+
+@pytest.mark.parametrize("kind", ("dense", "packed", "paged"))
+def test_a_window_in_a_list_may_change(kind):
+    query, packed, cache, ends = draw(1, 1, 16, 16), draw(16, 1, 16), draw(1, 16, 1, 16), (0, 16)
+    pages = Tensor([[0]], ms.int32), Tensor([16], ms.int32)
+
+    def run(window):
+        if kind == "dense":
+            return flash_attention(query, query, query, window_size=window).asnumpy()
+        if kind == "packed":
+            return flash_attention_varlen(packed, packed, packed, ends, ends, window_size=window).asnumpy()
+        return paged_attention(cache, cache, cache, *pages, window_size=window).asnumpy()
+
+    window = [4, 0]
+    run(window)
+    window[0] = 2
+    for same in (window, [2, 0]):
+        np.testing.assert_array_equal(run(same), run((2, 0)))
+    for wrong in ([2, False], np.array([2, 0])):
+        with pytest.raises(TypeError, match="window_size: got .*, allowed is"):
+            run(wrong)
 
 
 def test_1_is_no_true_after_a_call_with_true_either():
