@@ -14,23 +14,15 @@ from virtual_ascend import installation, library
 
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, HOST_TO_DEVICE_EX = 1, 2, 3, 6
 runtime = ctypes.CDLL(str(library.prepare(installation.find()) / "lib64/libruntime.so"))
-for function in ("rtMalloc", "rtMemcpy", "rtMemcpyAsync"):
-    getattr(runtime, function).argtypes = {
-        "rtMalloc": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint16],
-        "rtMemcpy": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int],
-        "rtMemcpyAsync": [
-            ctypes.c_void_p,
-            ctypes.c_uint64,
-            ctypes.c_void_p,
-            ctypes.c_uint64,
-            ctypes.c_int,
-            ctypes.c_void_p,
-        ],
-    }[function]
-for function in ("rtFree", "rtStreamSynchronize"):
-    getattr(runtime, function).argtypes = [ctypes.c_void_p]
-for function in ("rtStreamWaitEvent", "rtEventRecord"):
-    getattr(runtime, function).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+POINTER, SIZE = ctypes.c_void_p, ctypes.c_uint64
+for function, types in {
+    "rtMalloc": (POINTER, SIZE, ctypes.c_uint32, ctypes.c_uint16),
+    "rtMemcpy": (POINTER, SIZE, POINTER, SIZE, ctypes.c_int),
+    "rtMemcpyAsync": (POINTER, SIZE, POINTER, SIZE, ctypes.c_int, POINTER),
+    **dict.fromkeys(("rtFree", "rtStreamSynchronize"), (POINTER,)),
+    **dict.fromkeys(("rtStreamWaitEvent", "rtEventRecord"), (POINTER, POINTER)),
+}.items():
+    getattr(runtime, function).argtypes = types
 create_channel = runtime.acltdtCreateChannelWithCapacity
 create_channel.argtypes, create_channel.restype = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t], ctypes.c_void_p
 runtime.acltdtQueryChannelSize.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

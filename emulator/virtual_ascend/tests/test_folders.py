@@ -54,23 +54,26 @@ def test_runs_leave_one_folder_at_most(python, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "words, told",
     [
-        (("--memory", "nan"), "--memory: got nan, allowed is more than 0 and at most 1024"),
-        (("--memory", "1e6"), "--memory: got 1000000.0"),
-        (("--seed", "-1"), "--seed: got -1, allowed is 0 or more"),
-        (("--cards", "0"), "--cards: got 0, allowed is 1 or more"),
-        (("--formats", "softmax"), "--formats: got softmax, allowed is ENTRY=FORMAT"),
-        (("--formats", "softmaxv2=FRACTAL_NZ"), "allowed is the entry of a built-in operator: softmax_v2"),
-        (("--report", __file__), "allowed is a folder that can be made: File exists"),
-        (("--foo",), "unrecognized arguments: --foo"),
+        ("--memory nan --", "--memory: got nan, allowed is more than 0 and at most 1024"),
+        ("--memory 1e6 --", "--memory: got 1000000.0"),
+        ("--seed -1 --", "--seed: got -1, allowed is 0 or more"),
+        ("--cards 0 --", "--cards: got 0, allowed is 1 or more"),
+        ("--cores 31 --", "choose from 32, 30"),
+        ("--formats softmax --", "--formats: got softmax, allowed is ENTRY=FORMAT"),
+        ("--formats softmaxv2=FRACTAL_NZ --", "allowed is the entry of a built-in operator: softmax_v2"),
+        (f"--report {__file__} --", "allowed is a folder that can be made: File exists"),
+        ("--foo --", "unrecognized arguments: --foo"),
+        ("--", "nonexistent.py"),
+        ("--seed 3", "got nonexistent.py before --; programs belong behind it"),
     ],
 )
-def test_options_that_are_not_allowed(python, tmp_path, options, told):
-    done = on_card(python, "nonexistent.py", cwd=tmp_path, options=options)
+def test_what_is_not_allowed(python, tmp_path, words, told):
+    done = start(python, "-m", "virtual_ascend", *words.split(), "nonexistent.py", cwd=tmp_path)
     assert done.returncode == 2 and told in done.stderr, done.stderr
 
 
-def test_a_program_before_the_dashes(python, tmp_path):
-    done = start(python, "-m", "virtual_ascend", "python", "train.py", "--epochs", "1", cwd=tmp_path)
-    assert done.returncode == 2 and "got python before --; programs belong behind it" in done.stderr
+def test_no_program(python, tmp_path):
+    done = start(python, "-m", "virtual_ascend", "--seed", "3", cwd=tmp_path)
+    assert done.returncode == 2 and "no program" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def _build_cce(build: Callable[..., None]) -> Callable[..., None]:
     return write_too
 
 
-def provide() -> None:
-    """Make them importable below the folders ``te`` and ``tbe`` of ../cann."""
+def provide(more: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make them importable below the folders ``te`` and ``tbe`` of ../cann, and ``more`` modules by full name."""
     shim.complete(
         {
             "te.version": {"version": os.environ["VIRTUAL_ASCEND_CANN"]},
@@ -60,6 +60,7 @@ def provide() -> None:
             "tbe.common.rl_bank.bank_manager": {"set_current_op_name": _nothing},
             "tbe.common.repository_manager": {},
             "tbe.common.repository_manager.interface": {"cann_kb_init": _nothing, "cann_kb_finalize": _nothing},
+            **more,
         }
     )
     if not hasattr(Tik.BuildCCE, "writes_files"):  # te and tbe both come here

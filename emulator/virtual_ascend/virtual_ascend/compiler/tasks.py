@@ -1,4 +1,4 @@
-"""Compile operators for ``te_fusion`` of ../cann, with the signatures of MindSpore 2.0.0's calls."""
+"""Compile operators for CANN's package ``te_fusion``, with the signatures of MindSpore 2.0.0's calls."""
 
 from __future__ import annotations
 
@@ -121,3 +121,39 @@ def record(entry: Callable[..., Any], arguments: list[Any], **named: Any) -> ir.
     if program is None or program is before:
         raise RuntimeError(f"{entry.__module__}.{entry.__name__} built no kernel: it has to call BuildCCE")
     return program
+
+
+def _refuse(*_: Any) -> None:
+    raise NotImplementedError(
+        "the virtual Ascend fuses and tunes no operators, and told MindSpore so: leave auto_tune_mode as it is"
+    )
+
+
+def _nothing(*_: Any) -> None:
+    """Keep nothing, because nothing is tuned, and the process that asks compiles itself."""
+
+
+#: The package that MindSpore's build process asks for, by module.
+TE_FUSION: dict[str, dict[str, Any]] = {
+    "te_fusion": {},
+    "te_fusion.compile_task_manager": {
+        "dispatch_prebuild_task": dispatch_prebuild_task,
+        "dispatch_single_op_compile_task": dispatch_single_op_compile_task,
+        **dict.fromkeys(("dispatch_autotune_task", "dispatch_fusion_op_compile_task"), _refuse),
+        **dict.fromkeys(("sync_op_tune_params", "sync_syspath"), _nothing),
+    },
+    "te_fusion.fusion_manager": {
+        "build_single_op_from_c": _refuse,
+        "call_op_func": call_op_func,
+        "check_op_impl_mode": lambda *_: False,  # no built-in operator here has modes of precision
+        "op_params_to_json": lambda *_: "{}",
+        **dict.fromkeys(("clear_fusion_params", "save_op_params"), _nothing),
+    },
+    "te_fusion.fusion_util": {"dump_fusion_json": _nothing},
+    "te_fusion.parallel_compilation": {
+        "deinit_multi_process_env": _nothing,
+        "get_finished_compilation_task": take_finished,
+        "init_multi_process_env": lambda *_: (1, None, None, None),  # one process, and no queues for tuning
+        "start_ga_multi_process": _refuse,
+    },
+}

@@ -114,10 +114,9 @@ class Server:
     def launch(self, number: int, blocks: int, contents: bytes) -> None:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
-    def launch_aicpu(self, size: int, count: int, contents: bytes) -> None:
-        """Launch a kernel of the AI CPU. The last address is the extension's, which has ``size`` bytes."""
-        (*addresses, extension), definition = _split(count, contents)
-        self.launcher.launch_aicpu(aicpu.parse(definition), addresses, extension, size)
+    def launch_aicpu(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, definition = _split(count, contents)
+        self.launcher.launch_aicpu(aicpu.parse(definition), addresses)
 
     def launch_operator(self, _number: int, count: int, contents: bytes) -> None:
         addresses, description = _split(count, contents)

@@ -14,7 +14,6 @@ from tikemu.program import ir
 from ..operator_call import OperatorCall, arguments_of, shape_of, tensors
 from .collectives import Call, as_kernel
 from .errors import KernelError, QueueEmpty
-from .extension import INPUTS, OUTPUTS, Extension
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
@@ -54,15 +53,15 @@ class Launcher:
             self._run_built_in(kernel, addresses, TABLE)
         self.note(kernel, AI_CORE, blocks)
 
-    def launch_aicpu(self, kernel: OperatorCall, addresses: Sequence[Address], place: Address, size: int) -> None:
-        """Run a kernel on the AI CPU; its extension lies at `place`."""
-        extension = Extension(self.memory, place, size)
-        for kind, side in ((INPUTS, kernel.inputs), (OUTPUTS, kernel.outputs)):
-            for description, shape in zip(side, extension.shapes(kind)):
-                if any(size < 0 for size in description["shape"]):
-                    # Of an output it is the largest one; what comes out decides.
-                    description |= {"shape": shape, "ori_shape": shape, "open": kind == OUTPUTS}
-        extension.answer(self._run_built_in(kernel, addresses, AICPU))
+    def launch_aicpu(self, kernel: OperatorCall, addresses: Sequence[Address]) -> None:
+        """Run a kernel on the AI CPU.
+
+        Raises:
+            KernelError: a shape of it is open, which only contents tell; or as `launch`.
+        """
+        if any(size < 0 for one in tensors(kernel.inputs + kernel.outputs) for size in one["shape"]):
+            raise KernelError(f"kernel {kernel.name} has open shapes, which the virtual card does not take")
+        self._run_built_in(kernel, addresses, AICPU)
         self.note(kernel, AI_CPU, 1)
 
     def launch_operator(self, kernel: OperatorCall, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
@@ -90,8 +89,8 @@ class Launcher:
         addresses: Sequence[Address],
         table: dict[str, Operator],
         constants: Mapping[int, bytes] = MappingProxyType({}),
-    ) -> list[tuple[int, ...]]:
-        """Run a built-in operator. Return the shapes of its outputs: open shapes become the shapes that came out."""
+    ) -> None:
+        """Run a built-in operator."""
         self.begins(kernel)
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         if len(addresses) < len(given) + len(wanted):
@@ -111,8 +110,6 @@ class Launcher:
         ]
         arrays = compute(kernel, stored, table)
         for index, (array, description) in enumerate(zip(arrays, wanted)):
-            if description.get("open"):
-                description["shape"] = description["ori_shape"] = list(array.shape)
             target = stored_at(count + index, description, "output", index)
             try:
                 store(convert(array, target.dtype), target, description)
@@ -121,7 +118,6 @@ class Launcher:
                     f"kernel {kernel.name} ({kernel.type}) gave {list(array.shape)} for output {index}, "
                     f"{_shown([description])} of {description['ori_shape']}: {error}"
                 ) from error
-        return [tuple(description["shape"]) for description in wanted]
 
     # ------------------------------------------------------------------------------------------------------------ TIK
     def _run_tik(self, kernel: OperatorCall, program: ir.Program, addresses: Sequence[Address]) -> None:

@@ -195,15 +195,14 @@ class Operator {
   KEPT graphStatus GetOpType(AscendString &type) const { return Say(GetOpType(), &type); }
 
   // ------------------------------------------------------------------------------------------------------- prototypes
-  KEPT void InputRegister(const char *name) { node->inputs.push_back(name); }
-  KEPT void InputRegister(const string &name) { node->inputs.push_back(name); }
-  KEPT void InputRegister(const char *name, const char *) { node->inputs.push_back(name); }
-  KEPT void OptionalInputRegister(const char *name) { node->inputs.push_back(name); }
-  KEPT void OptionalInputRegister(const string &name) { node->inputs.push_back(name); }
-  KEPT void OptionalInputRegister(const char *name, const char *) { node->inputs.push_back(name); }
-  KEPT void OutputRegister(const char *name) { node->outputs.push_back(name); }
-  KEPT void OutputRegister(const string &name) { node->outputs.push_back(name); }
-  KEPT void OutputRegister(const char *name, const char *) { node->outputs.push_back(name); }
+#define VIRTUAL_ASCEND_PORT(Register, ports)                                     \
+  KEPT void Register(const char *name) { node->ports.push_back(name); }        \
+  KEPT void Register(const string &name) { node->ports.push_back(name); }      \
+  KEPT void Register(const char *name, const char *) { node->ports.push_back(name); }
+  VIRTUAL_ASCEND_PORT(InputRegister, inputs)
+  VIRTUAL_ASCEND_PORT(OptionalInputRegister, inputs)
+  VIRTUAL_ASCEND_PORT(OutputRegister, outputs)
+#undef VIRTUAL_ASCEND_PORT
   KEPT void DynamicInputRegister(const char *name, unsigned count, bool) { Expand(name, count, &node->inputs); }
   KEPT void DynamicInputRegister(const char *name, unsigned count, const char *, bool) {
     Expand(name, count, &node->inputs);

@@ -52,13 +52,6 @@ Status HcclAllReduce(void *input, void *output, uint64_t count, int dtype, int r
                      void *stream) {
   return Put(communicator, {"HcomAllReduce", input, output, count, dtype, reduction}, stream);
 }
-Status HcclReduceScatter(void *input, void *output, uint64_t count, int dtype, int reduction, void *communicator,
-                         void *stream) {
-  return Put(communicator, {"HcomReduceScatter", input, output, count, dtype, reduction}, stream);
-}
-Status HcclAllGather(void *input, void *output, uint64_t count, int dtype, void *communicator, void *stream) {
-  return Put(communicator, {"HcomAllGather", input, output, count, dtype}, stream);
-}
 Status HcclBroadcast(void *buffer, uint64_t count, int dtype, uint32_t root, void *communicator, void *stream) {
   return Put(communicator, {"HcomBroadcast", buffer, buffer, count, dtype, 0, root}, stream);
 }
@@ -68,19 +61,16 @@ Status HcclSend(void *buffer, uint64_t count, int dtype, uint32_t to, void *comm
 Status HcclRecv(void *buffer, uint64_t count, int dtype, uint32_t from, void *communicator, void *stream) {
   return Put(communicator, {"HcomReceive", nullptr, buffer, count, dtype, 0, from}, stream);
 }
-Status HcclAlltoAllV(const void *input, const uint64_t *send_counts, const uint64_t *send_offsets, int dtype,
-                     void *output, const uint64_t *receive_counts, const uint64_t *receive_offsets, int,
-                     void *communicator, void *stream) {
-  const size_t size = static_cast<Group *>(communicator)->members.size();
-  auto list = [size](const uint64_t *numbers) { return std::vector<uint64_t>(numbers, numbers + size); };
-  return Put(communicator,
-             {"HcomAllToAllV", input, output, 0, dtype, 0, 0, 0, list(send_counts), list(send_offsets),
-              list(receive_counts), list(receive_offsets)},
-             stream);
-}
+
+#define VIRTUAL_ASCEND_MISSING(name) \
+  Status name() { virtual_ascend_missing(#name); }
 // Communicators without a rank table.
-Status HcclGetRootInfo() { virtual_ascend_missing("HcclGetRootInfo"); }
-Status HcclCommInitRootInfo() { virtual_ascend_missing("HcclCommInitRootInfo"); }
+VIRTUAL_ASCEND_MISSING(HcclGetRootInfo)
+VIRTUAL_ASCEND_MISSING(HcclCommInitRootInfo)
+// MindSpore 2.0 refuses these in PYNATIVE, and later ones have no collectives there.
+VIRTUAL_ASCEND_MISSING(HcclAllGather)
+VIRTUAL_ASCEND_MISSING(HcclAlltoAllV)
+VIRTUAL_ASCEND_MISSING(HcclReduceScatter)
 
 // ------------------------------------------------------------------------------------------------------------ groups
 Status HcomCreateGroup(const char *name, uint32_t count, const uint32_t *cards) {
@@ -115,8 +105,9 @@ Status HcomGetGroupRankFromWorldRank(uint32_t card, const char *name, uint32_t *
 // Execution outside streams, which MindSpore 2.0 asks for in graphs that are not sunk.
 Status HcomExecInitialize() { return kSuccess; }
 Status HcomExecFinalize() { return kSuccess; }
-Status HcomExecEnqueueOperation() { virtual_ascend_missing("HcomExecEnqueueOperation"); }
-Status HcomExecEnqueueAllToAllV() { virtual_ascend_missing("HcomExecEnqueueAllToAllV"); }
+VIRTUAL_ASCEND_MISSING(HcomExecEnqueueOperation)
+VIRTUAL_ASCEND_MISSING(HcomExecEnqueueAllToAllV)
+#undef VIRTUAL_ASCEND_MISSING
 
 }  // extern "C"
 

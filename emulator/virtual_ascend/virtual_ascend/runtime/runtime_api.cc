@@ -65,7 +65,7 @@ Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size
 }
 
 // Arguments of an AI CPU kernel: this head, the addresses, the length of a node definition, the definition. The
-// extension, on the card, holds shapes that the definition leaves open.
+// extension, on the card, would hold shapes that the definition leaves open.
 struct __attribute__((packed)) AicpuHead {
   uint32_t length, address_count, extension_length;
   uint64_t extension_address;
@@ -81,16 +81,13 @@ Status RunAicpu(const std::string &bytes) {
     return Fail(kBadArgument, "arguments of an AI CPU kernel have another form than those of MindSpore 2.0.0");
   }
   const std::string places = Device::Instance().Places(bytes.data() + sizeof head, head.address_count);
-  const uint64_t extension_address = head.extension_address;
-  const std::string extension = Device::Instance().Places(&extension_address, 1);
-  const std::string message = places + extension + bytes.substr(definition, length);
+  const std::string message = places + bytes.substr(definition, length);
   auto &traffic = Traffic::Instance();
   for (;;) {
     const uint64_t seen = traffic.count();
     std::string missing;
     const Status code =
-      Device::Instance().Ask(Request::kAicpu, head.address_count + 1, extension_address ? head.extension_length : 0,
-                             message.data(), message.size(), &missing);
+      Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size(), &missing);
     if (code == kSuccess) traffic.Note();
     if (code != kQueueEmpty) return code;
     if (!traffic.WaitFor(seen, Patience())) {

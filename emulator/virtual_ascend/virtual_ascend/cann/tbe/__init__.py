@@ -1,5 +1,5 @@
 """CANN's package tbe: what tikemu has of it, and names that MindSpore's compiler asks for."""
 
-from virtual_ascend.compiler.modules import provide
+from virtual_ascend.compiler import modules, tasks
 
-provide()
+modules.provide(tasks.TE_FUSION)

@@ -49,9 +49,16 @@ def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) 
 
 
 def expected() -> dict[str, list[str]]:
-    """Return the lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented, with counts."""
+    """Return the lists of card_kernels.txt.
+
+    A line has "MODE LAYOUT HEAD_DIM", for each layout of the list; the types are indented, with counts.
+    """
     blocks = (block.splitlines() for block in LISTS.read_text().strip().split("\n\n"))
-    words = {name: [word.partition("*") for word in " ".join(lines).split()] for name, *lines in blocks}
+    words = {
+        name: [word.partition("*") for word in " ".join(lines).split()]
+        for names, *lines in blocks
+        for name in names.split(", ")
+    }
     return {name: [kind for kind, _, count in runs for _ in range(int(count or 1))] for name, runs in words.items()}
 
 
@@ -68,7 +75,10 @@ def main(write: bool) -> None:
         f"{mode} {layout} {head_dim}": kernels(Path(sys.executable), mode, layout, head_dim)
         for mode, (layout, head_dim) in itertools.product(MODES, LAYOUTS)
     }
-    text = "\n\n".join(f"{name}\n{written(types)}" for name, types in found.items()) + "\n"
+    names: dict[str, list[str]] = {}
+    for name, types in found.items():
+        names.setdefault(written(types), []).append(name)
+    text = "\n\n".join(f"{', '.join(same)}\n{types}" for types, same in names.items()) + "\n"
     if write:
         LISTS.write_text(text)
     print(text)

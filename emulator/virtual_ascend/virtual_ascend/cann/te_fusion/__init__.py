@@ -1,1 +1,0 @@
-"""CANN's compiler of operators, as MindSpore's build process calls it."""
