@@ -50,7 +50,7 @@ def _build_cce(build: Callable[..., None]) -> Callable[..., None]:
 
 
 def provide(more: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make them importable below the folders ``te`` and ``tbe`` of ../cann, and ``more`` modules by full name."""
+    """Make them, and ``more`` modules by full name, importable below the folders of ../cann."""
     shim.complete(
         {
             "te.version": {"version": os.environ["VIRTUAL_ASCEND_CANN"]},
