@@ -70,3 +70,21 @@ def test_items_that_visit_the_same_tiles_come_together():
     assert loads(sorted_items, kept_tiles.plan(sorted_items, False, [1] * 4), 4) == 20
     for seed in range(50):
         assert sorted(kept_tiles.in_line(random_items(seed))) == list(range(len(random_items(seed))))
+
+
+@pytest.mark.parametrize("partner, at_once, spread", [([0, 20, 21], 1, 7), ([0], 3, 6)])
+def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
+    """Only in slots full of tiles that stay do some come at once."""
+    items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, 7, 8], [0, 9, 10]], [list(range(64)), partner]]
+    plans = kept_tiles.plan(items, True, [4, 4, 3])
+    loads(items, plans, 3)
+    (stays,) = np.nonzero([visit.stays for visit in plans[-1][0]])
+    assert stays[:at_once].tolist() == list(range(at_once))
+    assert len(stays) == at_once + spread and np.diff([2, *stays[at_once:]]).min() >= 7
+
+
+def test_a_short_list_visits_first_what_stays():
+    """Tiles that next items visit find room earlier."""
+    items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, *range(1, 14)], [0]]]
+    stays = [visit.stays for visit in kept_tiles.plan(items, True, [4, 4, 3])[-1][0]]
+    assert stays == sorted(stays, reverse=True) and sum(stays) == 7

@@ -122,6 +122,8 @@ def test_words_hold_the_numbers_of_very_many_tiles():
         Case(block_mask="heads", tile=128, seq_q=640, seq_k=500, head_dim=128, values="outlier"),
         Case(block_mask="shared", heads=4, kv_heads=2, seq_q=400, seq_k=520, mask="causal", alibi="computed"),
         Case(block_mask="heads", seq_q=500, seq_k=450, head_dim=128, density=0.3, values="outlier"),
+        # The last row block visits many tiles more than its partner.
+        Case(block_mask="heads", tile=128, seq_q=512, seq_k=4352, head_dim=128, density=0.1, values="outlier"),
         pytest.param(
             Case(block_mask="heads", tile=128, heads=4, kv_heads=2, seq_q=300, seq_k=640, mask="padding", dropout=0.2),
             marks=pytest.mark.slow,

@@ -172,7 +172,8 @@ def _ordered(
         shared = [tile for tile in shared if tile not in (item[0][0], item[1][0])]
     alone = [[tile for tile in stream if tile not in shared] for stream in item]
     result: list[list[Visit]] = [[] for _ in item]
-    for place in range(max(map(len, item))):
+    begin, end, spread = min(map(len, item)), max(map(len, item)), 0
+    for place in range(end):
         slot, active = place % ring.slots, [a for a, stream in enumerate(item) if place < len(stream)]
         taken: dict[int, int] = {}  # ways of tiles at this place
 
@@ -208,6 +209,13 @@ def _ordered(
             tiles = {} if both is None else dict.fromkeys(active, both)
         if not tiles:
             found = {a: hit(alone[a]) for a in active}
+            if place >= begin:  # one row block is left
+                (rest,) = (alone[a] for a in active)
+                there = sum(tile in ring.places for tile in rest)
+                if place == begin and len(rest) - there > sum(map(len, ring.due)):  # next items find none of these
+                    spread = there
+                if _loads_first(rest, slot, ring, -(-spread * (end - 1 - place) // (end - begin))):
+                    found = {}
             tiles = {a: tile for a, tile in found.items() if tile is not None}
             if len(tiles) > 1:
                 later = len(range(place + ring.slots, min(map(len, item)), ring.slots))
@@ -230,3 +238,18 @@ def _ordered(
                 if tiles[a] in left:
                     left.remove(tiles[a])
     return result
+
+
+def _loads_first(rest: list[int], slot: int, ring: _Ring, kept: int) -> bool:
+    """Return if a load comes now, and visits of `kept` tiles on chip later.
+
+    A tile takes longer to load than one row block takes to visit it. So visits of tiles on chip are spread over the
+    list, and loads go on meanwhile.
+
+    Args:
+        rest: tiles that the only row block left has yet to visit.
+        slot: of the ring, at this place of the list.
+    """
+    there = [tile for tile in rest if tile in ring.places]
+    here = sum(ring.places[tile][0] == slot for tile in there)
+    return len(there) <= kept and len(there) < len(rest) and here < len(ring.due[slot])
