@@ -40,7 +40,7 @@ class ScatterUpdate(EntryCell):
 
 
 def slots_of(tables, position, counts, block_size, most):
-    """Return the slots of positions in sequences, -1 where a token does not count or is past the end."""
+    """Return the slots of positions in sequences, -1 for a token that has none."""
     inside = ops.minimum(ops.maximum(position, 0), most - 1)
     slots = ops.gather_elements(tables, 1, inside // block_size) * block_size + inside % block_size
     return ops.select(ops.logical_and(counts, position < most), slots, inside * 0 - 1)

@@ -44,7 +44,7 @@ def layer(query, key, value, attn_mask=None, alibi_mask=None):
 
 
 def of_new(make, method="construct"):
-    """Return a function with the arguments of a Cell's method, which calls it on a new Cell."""
+    """Return a Cell's method as a function that calls it on a new Cell."""
 
     def call(*given, **named):
         made = make()

@@ -20,7 +20,7 @@ from flash_attention.sharding.shard import ROWS, Shard
 
 
 def attention(call: Call, shard: Shard | None = None) -> nn.Cell:
-    """Return the Cell of a dense or packed call; see Backend.build for the meaning of the tensors."""
+    """Return the Cell of a dense or packed call. Backend.build says what the tensors mean."""
     packed, configuration = call.kind == "varlen", library.configuration(call)
     backward = _backward(call, shard, packed)
     run = Differentiable(
