@@ -51,7 +51,7 @@ import json, os, resource, sys, time
 from pathlib import Path
 from virtual_ascend import elf
 from virtual_ascend.compiler.modules import provide
-provide()
+provide({{}})
 from tikemu.tik import Tik
 build = Tik.BuildCCE
 
