@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return status
 
     try:
-        with _stopped_by_mindspore():
+        with _stopped_by_signals():
             check_variables()
             status = options.run(options)
             sys.stdout.flush()
@@ -75,20 +75,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _stopped_by_mindspore() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM too. MindSpore, once used, answers Ctrl-C by sending it to its process."""
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM, each second until the command ends.
+
+    MindSpore, once used, answers Ctrl-C by sending SIGTERM to its process. It drops an exception that is raised in some
+    of its calls back into Python, as Python itself does in `__del__`.
+    """
 
     def stop(*_: object) -> None:
-        raise KeyboardInterrupt
+        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):  # else the command is ending
+            signal.setitimer(signal.ITIMER_REAL, 1)
+            raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    heard = [signal.SIGTERM, signal.SIGALRM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller does not want it, or has its own
+        heard.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

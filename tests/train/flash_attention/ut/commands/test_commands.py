@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -258,6 +259,31 @@ def test_ctrl_c_is_one_line_and_status_130(words: list, ready: str, stopped: str
     told, warned = command.communicate(timeout=60)
     assert command.returncode == 130 and "Traceback" not in told + warned
     assert stopped in (told if words[0] == "selftest" else warned).splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_that_is_dropped_comes_again(number: str, run_python) -> None:
+    """MindSpore drops it in some of its calls back into Python, and Python where no caller can be told."""
+    program = textwrap.dedent(f"""
+        import os, signal, sys, time
+        from flash_attention import cli
+        from flash_attention.commands import info
+
+        class Dropping:
+            def __del__(self):
+                os.kill(os.getpid(), signal.{number})
+                time.sleep(0.1)
+
+        def run(options):
+            Dropping()
+            time.sleep(20)
+            return 0
+
+        sys.unraisablehook = lambda _: None
+        info.run = run
+        print(cli.main(["info"]))
+    """)
+    assert run_python("-c", program).splitlines()[-1] == "130"
 
 
 def test_a_reader_that_ends_is_no_error() -> None:
