@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tikemu.isa import registry
+
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/tik"
 # In these folders a D with a number is a decision, not a head_dim as in the names of attention cases.
@@ -81,6 +83,11 @@ def test_every_cited_decision_exists() -> None:
                 dangling.append(f"{path.relative_to(ROOT)}: {name}")
     assert not dangling
     assert found > 200
+
+
+def test_every_name_of_tikemu_is_listed() -> None:
+    names = (REFERENCE / "README.md").read_text(encoding="utf-8").partition("## 5.")[2]
+    assert set(registry.specs()) <= set(re.findall(r"`(\w+)`", names))
 
 
 SOURCE = re.compile(r"(?<![\w./<{-])[\w./-]*\w\.(?:py|cpp|cc|h)\b(?!>)")

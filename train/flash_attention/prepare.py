@@ -18,6 +18,7 @@ from flash_attention.bridge.tensors import (
     Exact,
     cached,
     compile_time,
+    lengths_spec,
     read_specs,
     recording,
     remembered,
@@ -84,7 +85,10 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         RuntimeError: no backend runs the call, or MindSpore cannot differentiate it.
     """
     with called(names):
-        described = tuple(map(_read_tensor, _TENSORS[kind], tensors))
+        described = tuple(
+            (lengths_spec if name.startswith("cu_seqlens") else tensor_spec)(name, tensor)
+            for name, tensor in zip(_TENSORS[kind], tensors)
+        )
         given = read_specs(("attention_mask", *NAMES[1:]), inputs)
         forced, device = registry.forced_backend(backend), ms.get_context("device_target")
         # Mask, prefix, ids and lengths are looked at in every call, and errors then need the names. Without them, calls
@@ -102,14 +106,6 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
                 "gradient taken inside the @jit function, or no @jit"
             )
         return run
-
-
-def _read_tensor(name: str, described):
-    """Return a checked TensorSpec. Lengths of sequences may be a tuple or list of integers instead."""
-    lengths = name.startswith("cu_seqlens") and isinstance(described, (tuple, list))
-    if lengths and not (len(described) == 2 and isinstance(described[0], tuple)):
-        return Exact(described)
-    return tensor_spec(name, described)
 
 
 @cached

@@ -85,6 +85,14 @@ def tensor_spec(name: str, described) -> TensorSpec:
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
 
 
+def lengths_spec(name: str, described) -> TensorSpec | tuple | list:
+    """Return the TensorSpec of an argument that `spec` described, checked; a tuple or list of lengths as it is."""
+    lengths = isinstance(described, (tuple, list))
+    if lengths and not (len(described) == 2 and isinstance(described[0], tuple)):
+        return Exact(described)
+    return tensor_spec(name, described)
+
+
 def widened(tensor):
     """Return bfloat16 in float32: a CPU has few operations for it, and its compiled graphs fewer."""
     if tensor.dtype == mstype.float32 or tensor.dtype == mstype.float16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -38,11 +39,11 @@ def varlen_call(query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q
             )
     batched = (TensorSpec((1, *tensor.shape), tensor.dtype) for tensor in (query, key, value))
     layout = "BSND" if len(query.shape) == 3 else "BSH"
-    ends_q = _read_lengths("cu_seqlens_q", lengths_q, query.shape[0])
-    ends_k = _read_lengths("cu_seqlens_k", lengths_k, key.shape[0])
+    ends_q = read_lengths("cu_seqlens_q", lengths_q, query.shape[0])
+    ends_k = read_lengths("cu_seqlens_k", lengths_k, key.shape[0])
     if ends_q is not None and ends_k is not None:
         check_counts(ends_q, ends_k)
-    both = _counts(ends_q, lengths_q), _counts(ends_k, lengths_k)
+    both = possible_counts(ends_q, lengths_q), possible_counts(ends_k, lengths_k)
     counts = {UNKNOWN} if {UNKNOWN} in both else set.intersection(*both) or {0}
     slopes, prefix = others.get("alibi_slopes"), others.get("prefix")
     if slopes is not None and len(slopes.shape) == 2:
@@ -77,23 +78,28 @@ def without_sequences(call: Call) -> Call:
     return replace(call, storage=None, prefix=False, training=False)
 
 
-def _counts(ends: tuple | None, lengths) -> set[int]:
+def possible_counts(ends: tuple | None, lengths) -> set[int]:
     """Return the possible numbers of sequences: a tensor may have the leading 0 or not."""
     if ends is not None:
         return {len(ends) - 1}
     return {UNKNOWN} if lengths.shape[0] == UNKNOWN else {max(0, lengths.shape[0] - 1), lengths.shape[0]}
 
 
-def _read_lengths(name: str, lengths, total: int) -> tuple | None:
+def read_lengths(name: str, lengths, total: int, rest: bool = False) -> tuple | None:
+    """Return checked cumulative lengths as `check_lengths` does, and None for the TensorSpec of a Tensor.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what came and what is allowed.
+    """
     if not isinstance(lengths, TensorSpec):
-        return check_lengths(name, lengths, total)
+        return check_lengths(name, lengths, total, rest)
     check_dtype(name, lengths.dtype, INTEGERS)
-    if len(lengths.shape) != 1 or (lengths.shape[0] == 0 and total != 0):
+    if len(lengths.shape) != 1 or (lengths.shape[0] == 0 and (rest or total != 0)):
         raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
     return None
 
 
-def check_counts(ends_q: tuple, ends_k: tuple) -> None:
+def check_counts(ends_q: Sized, ends_k: Sized) -> None:
     """Compare the numbers of sequences of cumulative lengths with the leading 0.
 
     Raises:
@@ -106,20 +112,27 @@ def check_counts(ends_q: tuple, ends_k: tuple) -> None:
         )
 
 
-def check_lengths(name: str, lengths, total: int) -> tuple:
+def check_lengths(name: str, lengths, total: int, rest: bool = False) -> tuple:
     """Check cumulative lengths; return them with the leading 0.
 
+    Args:
+        name: of the argument.
+        lengths: a tuple or list.
+        total: rows of the tensor.
+        rest: rows may follow the last sequence; there is a length then.
+
     Raises:
-        TypeError, ValueError: they are not integers that ascend from 0 to `total`.
+        TypeError, ValueError: they are not integers that ascend from 0 to `total`, or to less with `rest`.
     """
     if not isinstance(lengths, (tuple, list)) or any(
         isinstance(end, bool) or not isinstance(end, Integral) for end in lengths
     ):
         raise TypeError(f"{name}: got {lengths!r}, allowed is a tuple or list of integers, or an int32 or int64 Tensor")
     ends = [0, *map(int, lengths[1:] if lengths and lengths[0] == 0 else lengths)]
-    if any(end < before for before, end in zip(ends, ends[1:])) or not fits(ends[-1], total):
+    reaches = bool(lengths) and (total == UNKNOWN or ends[-1] <= total) if rest else fits(ends[-1], total)
+    if any(end < before for before, end in zip(ends, ends[1:])) or not reaches:
         raise ValueError(
-            f"{name}: got {tuple(lengths)}, allowed are cumulative lengths, which ascend from 0 to the number of rows, "
-            f"here {total}"
+            f"{name}: got {tuple(lengths)}, allowed are cumulative lengths, which ascend from 0 to the number of rows"
+            f"{'' if total == UNKNOWN else f', here {total}'}{', or to less' if rest else ''}"
         )
     return tuple(ends)

@@ -13,6 +13,7 @@ from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.tensors import as_int32, tensor_spec, widened
 from flash_attention.call.checks import INTEGERS, check_dtype
 from flash_attention.call.layout import UNKNOWN
+from flash_attention.call.varlen import check_counts, check_lengths
 
 
 class _Gathered(nn.Cell):
@@ -22,9 +23,9 @@ class _Gathered(nn.Cell):
     """
 
     def __call__(self, k, v, cu_seqlens, table, most):
-        ends, table = cu_seqlens.asnumpy().astype(np.int64), table.asnumpy()
-        if ends[0] != 0 or (np.diff(ends) < 0).any():
-            raise ValueError(f"cu_seqlens_k: got {ends.tolist()}, allowed are cumulative lengths, which ascend from 0")
+        table = table.asnumpy()
+        ends = np.array(check_lengths("cu_seqlens_k", cu_seqlens.asnumpy().tolist(), UNKNOWN))
+        check_counts(range(len(table) + 1), ends)
         blocks, size = k.shape[:2]
         owner = np.repeat(np.arange(len(table)), np.diff(ends))
         inside = np.arange(len(owner)) - ends[owner]

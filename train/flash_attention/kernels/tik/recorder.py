@@ -145,13 +145,6 @@ class Core(Generic[Plan]):
                 tensors.append(self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], name))
         self.buffers += parts
 
-    def clear_vectors(self) -> None:
-        """Clear the buffers of the Unified Buffer that hold a number per row of 128."""
-        for part in self.buffers:
-            if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
-                for vector in self.on.copies(part.name):
-                    self.fill(vector, 0.0, 128)
-
     def when(self, *conditions: Number) -> Scope:
         """Return if_scope over the conjunction of run-time conditions."""
         return self.tik.if_scope(conditions[0] if len(conditions) == 1 else self.module.all(*conditions))

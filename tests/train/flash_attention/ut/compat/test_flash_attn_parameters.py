@@ -299,7 +299,7 @@ def test_a_key_without_a_page_is_nan(flash_attn):
     assert np.isfinite(call([[0, 4], [2, 3]], [0, 16, 40])).all()
     output = call([[0, 1], [2, 3]], [0, 20, 65])
     assert np.isfinite(output[:2]).all() and np.isnan(output[2:]).all()
-    with pytest.raises(ValueError, match=r"cu_seqlens_k: got \[0, 20, 10\], allowed are cumulative lengths"):
+    with pytest.raises(ValueError, match=r"cu_seqlens_k: got \(0, 20, 10\), allowed are cumulative lengths"):
         call([[0, 1], [2, 3]], [0, 20, 10])
     with pytest.raises(ValueError, match=r"k: got shape \(64, 2, 32\), allowed is \(num_blocks, page_block_size"):
         call([[0, 1], [2, 3]], [0, 20, 40], cache.reshape((64, 2, 32)))

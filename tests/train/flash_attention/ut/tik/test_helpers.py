@@ -25,7 +25,6 @@ def _score_program(tik, execute, problem, query, key, **inputs) -> Program:
 
 def _load_operands(core) -> None:
     """Move row block 0 and key tile 0 to L1, terms initialised."""
-    core.clear_vectors()
     score_terms.initialise(core)
     zero = core.scalar("int32", "zero", 0)
     base = core.scalar("int64", "base", 0)
@@ -70,7 +69,6 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         tik, execute, problem, np.zeros((128, 16), np.float16), np.zeros((128, 16), np.float16), **arrays
     )
     with program.body() as core:
-        core.clear_vectors()
         score_terms.initialise(core)
         alibi.initialise(core)
         zero = core.scalar("int32", "zero", 0)

@@ -30,7 +30,7 @@ from flash_attention.kernels.tik.forward import load, row_reference, score_bound
 from flash_attention.kernels.tik.forward.items import Item
 from flash_attention.kernels.tik.forward.schedule import choose
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, RING, ForwardPlan
-from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, SIMD_LANES
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.recorder import Core
@@ -131,7 +131,10 @@ class Forward:
     # ---- start
     def _constants(self) -> None:
         core, plan = self.core, self.plan
-        core.clear_vectors()
+        for part in core.buffers:
+            if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
+                for vector in core.on.copies(part.name):
+                    core.fill(vector, 0.0, 128)
         if self.problem.sequences:
             self._clear_stored_rows()
         for flag in core.on.flag:
