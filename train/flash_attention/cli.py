@@ -91,7 +91,7 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
         return
     heard = [signal.SIGTERM, signal.SIGALRM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller does not want it, or has its own
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is the caller's to handle
         heard.append(signal.SIGINT)
     before = {number: signal.signal(number, stop) for number in heard}
     try:

@@ -86,7 +86,7 @@ def tensor_spec(name: str, described) -> TensorSpec:
 
 
 def lengths_spec(name: str, described) -> TensorSpec | tuple | list:
-    """Return the TensorSpec of an argument that `spec` described, checked; a tuple or list of lengths as it is."""
+    """Return the TensorSpec of an argument that `spec` described, checked. A tuple or list of lengths stays."""
     lengths = isinstance(described, (tuple, list))
     if lengths and not (len(described) == 2 and isinstance(described[0], tuple)):
         return Exact(described)
