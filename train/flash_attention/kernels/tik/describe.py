@@ -118,11 +118,10 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask. So they do with segment ids beside a soft cap, and in shards with segment
-    ids and block masks that are data.
+    compute the same from an explicit mask. So they do in shards with segment ids and block masks that are data.
     """
     listed = _tiles(call, sharded)
-    if not listed or (listed["segments"] and call.rules.softcap):
+    if not listed:
         return False
     try:
         problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0, segments=False))

@@ -114,7 +114,7 @@ class Backward:
         for ahead in range(2):
             with core.when(ahead < item["steps"]):
                 self.loads.rows(item.advance(ahead))
-        self.loads.scores_extra(item.units[0])
+        self.loads.scores_extra(item.units[0], self.epoch)
         if self.plan.pipeline.whole:
             turn = self.turn
             self._scores(item.units[0], core.on.l0_turned[0])
@@ -228,7 +228,7 @@ class Backward:
                 self._key_gradient(behind, step)
                 self._query_gradient(behind, part, columns)
         with core.when(step + 1 < steps):
-            self.loads.scores_extra(item.units[(position + 1) % RING])
+            self.loads.scores_extra(item.units[(position + 1) % RING], self.epoch)
 
     def _whole_step(self, body: Number, position: int) -> None:
         """Emit a step whose Vector instructions are independent and as long as a tile.
@@ -261,7 +261,7 @@ class Backward:
             self._key_gradient(behind, step)
         with core.when(step + 1 < steps):
             following = item.units[(position + 1) % RING]
-            self.loads.scores_extra(following)
+            self.loads.scores_extra(following, self.epoch)
             self._scores(following)
         with core.when(step >= 1, step < steps + 1):
             (part,) = self.plan.query_parts

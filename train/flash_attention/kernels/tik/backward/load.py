@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import numpy as np
 
@@ -26,14 +27,15 @@ class Loads:
     Attributes:
         number, distance: run-time numbers of the visibility and distance tiles of the next scores; None if the
             kernel has no such tiles.
-        apart: run-time flag: segment ids decide inside that tile; None without segment ids.
+        apart: run-time flag: the Cube lowers scores of other segments in that tile; None if it never does.
     """
 
     def __init__(self, core: Core[BackwardPlan], item: KeyItem, numbered: bool, signed: bool):
         self.core, self.item = core, item
         self.number = core.scalar("int32", "number", 0) if numbered else None
         self.distance = core.scalar("int32", "distance", 0) if signed else None
-        self.apart = core.scalar("int32", "apart", 0) if core.problem.call.segments else None
+        lowers = core.problem.call.segments and lowers_on_cube(core.problem)
+        self.apart = core.scalar("int32", "apart", 0) if lowers else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
         """Record the loads that happen once: constants, and numbers for places that short tiles leave unwritten."""
@@ -42,6 +44,7 @@ class Loads:
             for vector in on.copies(name):
                 core.fill(vector, 0.0, 128)
         softcap.initialise(core, 1.0)
+        segments.initialise(core)
         zeros = on.probability_half[0]
         many = zeros.shape[0] // 16 * 16
         core.fill(zeros, 0.0, many)
@@ -108,7 +111,7 @@ class Loads:
                         (slot, first * plan.value_dim), "value", starts["value"] + first * 16, some, width
                     )
 
-        if self.apart is not None:
+        if core.problem.call.segments:
             for slot in each_epoch(core, on.segment_keys, epoch):
                 segments.load(core, slot, "segment_keys", item["batch"], tile * plan.keys, plan.keys)
         by_keys(core, tile, fetch, item.keys)
@@ -204,21 +207,24 @@ class Loads:
                 with tik.else_scope():
                     load(on.logsumexp_terms[place], preprocess.SCORE)
 
-        if unit.number is not None and self.apart is not None:
+        if unit.number is not None and core.problem.call.segments:
             with tik.if_scope(unit.number >= PARTIAL):
                 slot = on.segment_queries[place]
                 segments.load(core, slot, "segment_queries", item["batch"], unit.tile * plan.rows, plan.rows)
         by_rows(core, unit.rows, emit)
 
-    def scores_extra(self, unit: Unit) -> None:
-        """Load masks, bias, distances and keep bits of the next scores."""
+    def scores_extra(self, unit: Unit, epoch: Number) -> None:
+        """Load masks, bias, distances and keep bits of the next scores. The epoch is of the item."""
         core, item, problem = self.core, self.item, self.core.problem
         if self.number is not None:
             item.tile_number(self.number, unit)
             if self.apart is not None:
                 self.apart.set_as(self.number // PARTIAL)
                 self.number.set_as(self.number % PARTIAL)
-            if not lowers_on_cube(problem):
+            elif problem.call.segments:
+                load = functools.partial(self._ids_to_l0, unit, epoch)
+                segments.fetch_visible(core, self.number, load, core.on.linear_part[0], None)
+            elif not lowers_on_cube(problem):
                 mask.fetch_visible(core, self.number)
         if self.distance is not None:
             item.distance_number(self.distance, unit.tile)
@@ -230,3 +236,11 @@ class Loads:
             mask.fetch_plane(core, "bias", "bias", item.plane("bias", unit), item["tile"], start, unit.rows)
         if problem.call.dropout_threshold:
             dropout.fetch_keep(core, item, item["head"] + unit.member, item["tile"], start, unit.rows)
+
+    def _ids_to_l0(self, unit: Unit, epoch: Number) -> None:
+        """Load segment ids of a step to L0."""
+        core, on, plan = self.core, self.core.on, self.core.plan
+        queries = on.segment_queries[unit.position]
+        core.tik.load2dv1(on.l0_segment_queries[0], queries, 0, plan.rows // 16, 1, 0, True)
+        for keys in each_epoch(core, on.segment_keys, epoch):
+            core.tik.load2dv1(on.l0_segment_keys[0], keys, 0, plan.columns, 1, 0, True)

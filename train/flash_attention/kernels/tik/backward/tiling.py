@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.common import kept_tiles, softcap, tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, segments, softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
@@ -321,13 +321,16 @@ def buffers(
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
+    shown = 1 if call.segments and not lowering else 0  # ids, on their way to Vector
     # The products of two tensors take turns. So no product waits for the end of the one before, even if the
     # synchronisation looks at whole tensors. Vector takes one after the other.
     in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
     halves = len(plan.pieces) if in_turns else 1
     piece = plan.pieces[0][1] if halves > 1 else area
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
-    l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
+    l0_other = (
+        rows * part_rows + keys * TERMS * ((2 if dynamic else 1) + shown) + (rows * 16 if plan.bias_chunks else 0)
+    )
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
         *(
@@ -359,6 +362,8 @@ def buffers(
         Buffer("l0_d_score", "L0A", "float16", max(area, lowering)),
         Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_delta_terms", "L0A", "float16", rows * TERMS),
+        Buffer("l0_segment_queries", "L0A", "float16", rows * TERMS, shown),
+        Buffer("l0_segment_keys", "L0B", "float16", keys * TERMS, shown),
         Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, l0_left // l0_keys))),
         Buffer("l0_columns", "L0B", "float16", rows * part_rows),
         Buffer("l0_ones", "L0B", "float16", keys * TERMS),
@@ -378,7 +383,8 @@ def buffers(
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
-        Buffer("visible", "UB", "float16", half if tiles and not lowering else 0),
+        Buffer("visible", "UB", "float16", half + 4 * HALF_ROUND * shown if tiles and not lowering else 0),
+        Buffer("nothing", "UB", "float16", 128, shown),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if call.bias == "per_score" else 0),
@@ -394,6 +400,7 @@ def buffers(
         Buffer("lists", "UB", "int32", list_length, 2),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
+    result += segments.sums(problem, plan, result) if shown else []
     return [buffer for buffer in result if buffer.copies and buffer.size]
 
 

@@ -17,10 +17,12 @@ from typing import Any, Callable
 
 import numpy as np
 
+from flash_attention.kernels.tik.common import mask, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.recorder import Core
-from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Tensor
+from flash_attention.kernels.tik.tik_types import BlockPlan, Number, Scalar, Tensor, TilePlan
 from flash_attention.kernels.tik.varlen import Array
 
 TILE = 128  # tokens of the tiles, unless the caller's block mask has others
@@ -42,16 +44,22 @@ def factors(problem: KernelProblem, stage: str) -> tuple[np.ndarray, np.ndarray]
 
     The forward kernel takes the sums in float16. Times the post-scale they are at most -32 for unlike ids, which leaves
     no probability, and no less than -64 * MOST. The backward kernel adds the sums to float32 scores, at most -2**22.
+    With a soft cap it shows ids as the forward kernel does, because sums before the cap would hide nothing.
     """
     digits, squares = (2.0**11, 2.0**12), (-(2.0**7), 2.0**15)
-    if stage == "forward":
-        unit = 2.0 ** math.ceil(math.log2(32 / problem.post_scale))
+    if stage == "forward" or problem.call.rules.softcap:
+        unit = _unit(problem)
         digits, squares = (2 * unit, 1.0), (-unit, 1.0)
     result = np.zeros((2, 1, TERMS, 1), np.float16)
     for side, digit, ends in zip(result, digits, (squares, squares[::-1])):
         side[0, :DIGITS] = digit
         side[0, DIGITS : DIGITS + 2, 0] = ends
     return result[0], result[1]
+
+
+def _unit(problem: KernelProblem) -> float:
+    """Return what a square of 1 counts in float16 sums. Sums are multiples of it."""
+    return 2.0 ** math.ceil(math.log2(32 / problem.post_scale))
 
 
 def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | None], tuple]:
@@ -133,3 +141,70 @@ def load(core: Core[BlockPlan], slot: Tensor, name: str, batch: Number, first: N
     """Load numbers of some tokens of a batch item, from `first` on, to L1."""
     of_item = core.gm[name].shape[0] // core.problem.call.batch * 16
     core.tik.data_move(slot, core.gm[name][batch * (of_item * TERMS) + first * TERMS], 0, 1, tokens, 0, 0)
+
+
+def initialise(core: Core[TilePlan]) -> None:
+    """Write what tiles hold for hidden scores, if the kernel shows ids by `fetch_visible`."""
+    for nothing in core.on.copies("nothing"):
+        core.fill(nothing, 0.0, 128)
+
+
+def sums(problem: KernelProblem, plan: BlockPlan, others: list[Buffer]) -> list[Buffer]:
+    """Return the place of the sums for `fetch_visible`, if there are ids: for as many keys as L0C has room for."""
+    if not problem.call.segments:
+        return []
+    room = (problem.capacity["L0C"] - usage(others)["L0C"]) // (plan.rows * 16 * BYTES["float32"])
+    columns = plan.keys // 16
+    most = max(n for n in range(1, columns + 1) if columns % n == 0 and n <= max(room, 1))
+    return [Buffer("apart", "L0C", "float32", plan.rows * 16 * most)]
+
+
+def fetch_visible(
+    core: Core[TilePlan], number: Scalar, load: Callable[[], None], work: Tensor, limit: float | None
+) -> None:
+    """Run `mask.fetch_visible`. If ids decide inside the tile, they hide more of it.
+
+    Then `number` becomes the number of the visibility tile alone, or 1 if there is none.
+
+    Args:
+        load: records the loads of numbers to l0_segment_queries and l0_segment_keys.
+        work: room for float16 of 16 keys.
+        limit: as visible tiles hold it, if hidden scores are below it. None: 1 is visible and 0 is hidden.
+    """
+    tik, plan, visible = core.tik, core.plan, core.on.visible[0]
+    partial = core.scalar("int32", "partial", number // tile_lists.PARTIAL)
+    number.set_as(number % tile_lists.PARTIAL)
+    with tik.if_scope(partial == 0):
+        mask.fetch_visible(core, number)
+    with tik.else_scope():
+        load()
+        _show_alike(core, limit)
+        with tik.if_scope(number > 0):
+            part, column = work.reinterpret_cast_to("float16"), plan.rows * 16
+            with tik.for_range(0, plan.columns, name="column") as index:
+                source = core.on.tiles[0][(number - 1) * math.prod(core.gm["tiles"].shape[1:]) + index * column]
+                tik.data_move(part, source, 0, 1, plan.rows, 0, 0)
+                target = visible[index * column]
+                core.binary("vec_min", target, target, part, column)
+        with tik.else_scope():
+            number.set_as(1)
+
+
+def _show_alike(core: Core[TilePlan], limit: float | None) -> None:
+    """Write the visibility by ids alone."""
+    tik, on, rows, (squares, *_) = core.tik, core.on, core.plan.rows, core.on.apart
+    columns, elements, shift = squares.shape[0] // (rows * 16), squares.shape[0], 2 * core.operand_shift
+    with tik.for_range(0, core.plan.columns // columns, name="piece") as index:
+        keys, (target, *sources) = (
+            on.l0_segment_keys[0][index * (columns * FRACTAL)],
+            [on.visible[0][index * elements + place * shift] for place in range(3)],
+        )
+        tik.mmad(squares, on.l0_segment_queries[0], keys, rows, 16, columns * 16, 0)
+        core.from_l0c(sources[1 if limit is None else 0], squares, elements // FRACTAL)
+        if limit is not None:  # what is hidden is low enough, see `factors`
+            core.with_scalar("vec_adds", target, sources[0], limit, elements)
+        else:
+            if _unit(core.problem) < 1:
+                core.with_scalar("vec_muls", sources[1], sources[1], 1 / _unit(core.problem), elements)
+            core.with_scalar("vec_adds", sources[0], sources[1], 1.0, elements)
+            core.with_row("vec_max", target, sources[0], on.nothing[0], elements)

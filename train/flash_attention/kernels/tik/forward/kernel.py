@@ -22,7 +22,16 @@ import functools
 from collections.abc import Sequence
 from typing import Callable
 
-from flash_attention.kernels.tik.common import alibi, dropout, kept_tiles, mask, score_terms, tails, tile_lists
+from flash_attention.kernels.tik.common import (
+    alibi,
+    dropout,
+    kept_tiles,
+    mask,
+    score_terms,
+    segments,
+    tails,
+    tile_lists,
+)
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
@@ -142,7 +151,7 @@ class Forward:
         store.initialise(core)
         softmax.initialise(core)
         row_reference.initialise(core)
-        visibility.initialise(core)
+        segments.initialise(core)
         stage = core.on.stage
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
         if score_bound.is_needed(self.problem, plan.half_scores):

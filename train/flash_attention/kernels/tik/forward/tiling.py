@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import instruction_forms
-from flash_attention.kernels.tik.common import kept_tiles, softcap, tile_lists
+from flash_attention.kernels.tik.common import kept_tiles, segments, softcap, tile_lists
 from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.forward import score_bound
-from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer, usage
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -292,10 +292,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("lift", "UB", "float16", 128 if near else 0),
         Buffer("score_bound", "UB", "int32", 8 if near else 0, 2),
     ]
-    if apart:  # products of as many columns of ids as there is room for
-        room = (problem.capacity["L0C"] - usage(result)["L0C"]) // (rows * 16 * BYTES["float32"])
-        columns = max(n for n in range(1, plan.columns + 1) if plan.columns % n == 0 and n <= max(room, 1))
-        result.append(Buffer("apart", "L0C", "float32", rows * 16 * columns))
+    result += segments.sums(problem, plan, result)
     return [buffer for buffer in result if buffer.copies and buffer.size]
 
 
