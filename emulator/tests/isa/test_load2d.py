@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import TikAlignError, TikBoundsError
+from tikemu.errors import TikAlignError, TikBoundsError, TikWarning
 
-from emulator.tests.support.bench import Runtime, check, recorded, touched
-from emulator.tests.support.cube_layout import RNG, expected_product, gather, offset_c, to_nz
+from emulator.tests.support.arrays import bytes_of
+from emulator.tests.support.bench import Runtime
+from emulator.tests.support.cube_layout import RNG, expected_product, to_nz, unpacked
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint16"])
@@ -15,43 +16,34 @@ from emulator.tests.support.cube_layout import RNG, expected_product, gather, of
 )
 @pytest.mark.parametrize("index,repeats,stride", [(0, 1, 0), (2, 3, 1), (1, 4, 2), (5, 3, 0)])
 def test_load2d(bench, dtype, source, target, pipe, index, repeats, stride):
-    per_fractal = 512 // np.dtype(dtype).itemsize
-    values = RNG.integers(0, 100, 10 * per_fractal)
-    src = bench.tensor(source, dtype, values.shape, values)
-    dst = bench.tensor(target, dtype, values.shape, np.zeros(values.shape))
-    (op,) = bench.call("load2dv1", dst, src, index, repeats, stride, 0)
-    expected = np.zeros(values.shape)
-    for r in range(repeats):
-        s = (index + r * stride) * per_fractal
-        expected[r * per_fractal : (r + 1) * per_fractal] = values[s : s + per_fractal]
-    np.testing.assert_array_equal(dst.values, expected)
+    count = 10 * 512 // np.dtype(dtype).itemsize
+    src, dst = (bench.tensor(kind, dtype, count, bytes_of(dtype, count)) for kind in (source, target))
+    (op,) = bench.agree("load2dv1", dst, src, index, repeats, stride, 0)
     assert op.pipe == pipe
     if source == "L1":
         assert op.cycles == repeats * 512 / {"L0A": 512, "L0B": 256}[target]
+        if dtype != "int8":
+            bench.agree("load2dv1", dst, src, index, repeats, stride, 0, True)
     else:
         assert op.transfer.bursts * op.transfer.burst_bytes == repeats * 512
-    assert len(touched(op.reads[0].region)) == 512 * (repeats if stride else 1)
-    assert len(touched(op.writes[0].region)) == 512 * repeats
 
 
-@pytest.mark.parametrize("target", ["L0A", "L0B"])
-def test_load2d_transposes_each_fractal(bench, target):
-    values = RNG.integers(0, 1000, (6, 16, 16))
-    src, dst = bench.tensor("L1", "float16", 1536, values), bench.tensor(target, "float16", 1536)
-    bench.call("load2dv1", dst, src, 1, 3, 2, 0, True)
-    np.testing.assert_array_equal(dst.values[:768].reshape(3, 16, 16), values[1:6:2].transpose(0, 2, 1))
+def test_load2d_transposes_each_fractal(bench):
+    values = np.arange(256)
+    src, dst = bench.tensor("L1", "float16", 256, values), bench.tensor("L0A", "float16", 256)
+    bench.agree("load2dv1", dst, src, 0, 1, 0, 0, True)
+    np.testing.assert_array_equal(dst.values.reshape(16, 16), values.reshape(16, 16).T)
 
 
 def test_load2d_decreasing_addresses(bench):
     values = np.arange(6 * 256)
     src, dst = bench.tensor("GM", "float16", 1536, values), bench.tensor("L1", "float16", 1536)
-    bench.call("load2dv1", dst, src, 5, 3, 2, 0, False, "dec")
+    bench.agree("load2dv1", dst, src, 5, 3, 2, 0, False, "dec")
     np.testing.assert_array_equal(dst.values[:768].reshape(3, 256), values.reshape(6, 256)[[5, 3, 1]])
     bench.refuses(TikBoundsError, None, "load2dv1", dst, src, 3, 3, 2, 0, False, "dec")
-    assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 1, 1, 1, 0, False, "dec")
     src, dst = bench.tensor("L1", "float16", 768, values[:768]), bench.tensor("L0A", "float16", 512)
-    bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")  # elsewhere they increase
-    np.testing.assert_array_equal(dst.values, values[256:768])
+    with pytest.warns(TikWarning, match="addresses increase"):
+        bench.agree("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")
 
 
 def test_load2d_source_is_aligned_to_blocks_and_whole(bench):
@@ -112,7 +104,7 @@ def test_k_slice_recipes_accumulate_the_product(strict, bench):
         bench.call("load2dv1", l0a, a_l1.at(s * m * 16), 0, m // 16, 1, 0, False)
         bench.call("load2dv1", l0b, b_l1.at(s * 256), 0, n // 16, k // 16, 0, True)
         bench.call("mmad", l0c, l0a, l0b, m, 16, n, int(s > 0))
-    result = gather(l0c.values, m, n, lambda r, c: offset_c(r, c, m))
+    result = unpacked(l0c.values, m, n)
     np.testing.assert_array_max_ulp(result, expected_product(a, b), 1)
 
 
@@ -132,6 +124,6 @@ def test_product_of_a_product(strict, bench):
         bench.call("load2dv1", l0a.at(i * n * 16), l1.at(i * 256), 0, n // 16, m // 16, 0, False)
     load(bench, l0b, d)
     bench.call("mmad", l0c, l0a, l0b, m, n, p, 0)
-    result = gather(l0c.values, m, p, lambda r, c: offset_c(r, c, m))
+    result = unpacked(l0c.values, m, p)
     middle = expected_product(a, b).astype(np.float16)
     np.testing.assert_allclose(result, middle.astype(np.float64) @ d.astype(np.float64), rtol=2e-3, atol=2e-2)

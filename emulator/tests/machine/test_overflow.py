@@ -1,14 +1,9 @@
-"""The overflow status: results that saturate set it, with their line; copies, masked lanes and padding do not."""
+"""The overflow status of a run. ``bench.agree`` compares the status of every instruction with the naive interpreter."""
 
 import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, tik
-
-LANES = {"float16": 128, "float32": 64, "int32": 64, "int8": 128, "uint8": 128}
-LARGE = {"float16": 60000.0, "float32": 3e38}
-MODES = pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
-FLOATS = pytest.mark.parametrize("dtype", ["float16", "float32"])
 
 
 def load(kernel, name, values):
@@ -35,255 +30,37 @@ def overflow(body, *inputs, strict=False, **options):
         return result
 
 
-def fill(dtype, value, lanes=None):
-    """Return a vector register full of one value."""
-    return np.full(LANES[dtype] if lanes is None else lanes, value, dtype)
+def fill(dtype, value, lanes=64):
+    """Return an array full of one value."""
+    return np.full(lanes, value, dtype)
 
 
-# ------------------------------------------------------------------------------------------------ vector arithmetic
-BINARY = {"vec_add": (1, 1), "vec_sub": (1, -1), "vec_mul": (1, 1), "vdiv": (1, 1e-5), "vmla": (1, 1), "vmadd": (1, 1)}
-#: By function: an argument with a result beyond the type, or none at all, and others.
-FUNCTIONS = {"vec_exp": (100, 5, -100), "vec_sqrt": (np.inf, 4), "vec_abs": (np.nan, -4), "vec_rec": (0, 2)}
+@pytest.mark.parametrize("value, found", [(1e-40, True), (2.0, False)])
+def test_strict_mode_looks_at_the_sources_and_keeps_the_status(soc, arithmetic, value, found):
+    def body(kernel, x):
+        kernel.vec_rec(64, x, x, 1, 8, 8)
+
+    assert bool(overflow(body, fill("float32", value), strict=True)) is found
 
 
-def binary(name, mask=None):
-    """Return a body that calls a two-source instruction, in the form of its family."""
-
-    def body(kernel, x, y):
-        strides = (1, 8, 8, 8) if name.startswith("vec_") else (1, 1, 1, 1, 8, 8, 8)
-        getattr(kernel, name)(mask or LANES[x.dtype], x if name in ("vmla", "vmadd") else y, x, y, *strides)
-
-    return body
-
-
-def unary(name, *scalars):
-    """Return a body that calls an instruction of one source."""
+@pytest.mark.parametrize("strict", [False, True])
+def test_undefined_rows_of_a_product_are_no_results(soc, strict):
+    """The poison of undefined bytes is far beyond float16."""
 
     def body(kernel, x):
-        getattr(kernel, name)(LANES[x.dtype], x, x, *scalars, 1, 8, 8)
-
-    return body
-
-
-def reduction(name):
-    """Return a body that reduces its first input into its second one."""
-
-    def body(kernel, x, y):
-        if name == "vec_reduce_add":
-            work = kernel.Tensor(x.dtype, (64,), tik.scope_ubuf, "work")
-            kernel.vec_reduce_add(LANES[x.dtype], y, x, work, 4, 8)
-        else:
-            getattr(kernel, name)(LANES[x.dtype], y, x, 1, 1, 1, 8)
-
-    return body
-
-
-@FLOATS
-@MODES
-@pytest.mark.parametrize("name", BINARY)
-def test_arithmetic_of_two_sources(soc, arithmetic, dtype, strict, name):
-    first, second = BINARY[name]
-    large = LARGE[dtype]
-    other = second if name == "vdiv" else large * second
-    found = overflow(binary(name), fill(dtype, first * large), fill(dtype, other), strict=strict)
-    assert found and found.count == 1 and found.places[0].instruction == name
-    assert not overflow(binary(name), fill(dtype, 3), fill(dtype, 2), strict=strict)
-
-
-@FLOATS
-@MODES
-@pytest.mark.parametrize("name", ["vec_adds", "vec_muls", "vec_axpy"])
-def test_arithmetic_with_a_scalar(soc, arithmetic, dtype, strict, name):
-    body = unary(name, 2.0 if name == "vec_muls" else LARGE[dtype])
-    assert overflow(body, fill(dtype, LARGE[dtype]), strict=strict)
-    assert not overflow(body, fill(dtype, 0.25), strict=strict)
-
-
-@FLOATS
-@MODES
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(soc, arithmetic, dtype, strict, name):
-    bad, *good = FUNCTIONS[name]
-    if strict and name == "vec_rec":
-        with pytest.raises(tikemu.TikParamError, match="vec_rec: the result for 0 is not specified"):
-            overflow(unary(name), fill(dtype, bad), strict=strict)
-        bad = 1e-40 if dtype == "float32" else 1e-6
-    assert overflow(unary(name), fill(dtype, bad), strict=strict)
-    for value in good:
-        assert not overflow(unary(name), fill(dtype, value), strict=strict)
-
-
-def test_integers_wrap_and_set_nothing(soc, arithmetic):
-    assert not overflow(binary("vec_add"), fill("int32", 2**31 - 1), fill("int32", 2**31 - 1))
-
-
-@FLOATS
-@pytest.mark.parametrize("name, lanes", [("vcadd", 3), ("vec_reduce_add", None)])
-def test_sums(soc, arithmetic, dtype, name, lanes):
-    """The sum is of three large numbers beside zeros, or of four registers."""
-    for share, found in ((0.5, True), (0.25, False)) if lanes else ((0.125, True), (0.5 / LARGE[dtype], False)):
-        data = fill(dtype, 0, LANES[dtype] * (1 if lanes else 4))
-        data[:lanes] = LARGE[dtype] * share
-        assert bool(overflow(reduction(name), data, fill(dtype, 0))) is found
-
-
-@pytest.mark.parametrize("name", ["vcmax", "vcmin", "vcgmax"])
-@pytest.mark.parametrize("value, found", [(np.inf, True), (-np.inf, True), (np.nan, True), (65504, False)])
-def test_extremes(soc, arithmetic, name, value, found):
-    assert bool(overflow(reduction(name), fill("float16", value), fill("float16", 0))) is found
-
-
-# ------------------------------------------------------------------------------------------------ conversions
-CONVERSIONS = [
-    ("float32", "float16", "", 65520, 65519),
-    ("float32", "float16", "", np.nan, 1),
-    ("float32", "float16", "", -np.inf, -1),
-    ("float32", "float16", "odd", 1e6, 60000.5),
-    ("float32", "int32", "round", 2.0**31, -(2.0**31)),
-    ("float16", "int32", "to-zero", np.inf, 65504),
-    ("float16", "int8", "", 128, 127),
-    ("float16", "uint8", "", -1, 255),
-    ("float16", "float32", "", np.inf, 65504),
-    ("int32", "float16", "", 66000, 65000),
-]
-
-
-@MODES
-@pytest.mark.parametrize("src, dst, mode, bad, good", CONVERSIONS)
-def test_conversions(soc, arithmetic, src, dst, mode, bad, good, strict):
-    def body(kernel, x):
-        target = kernel.Tensor(dst, (64,), tik.scope_ubuf, "target")
-        strides = [64 * np.dtype(kind).itemsize // 32 for kind in (dst, src)]
-        kernel.vec_conv(64, mode, target, x, 1, *strides, *([1.0] if src == "int32" else []))
-
-    assert overflow(body, fill(src, bad, 64), strict=strict)
-    assert not overflow(body, fill(src, good, 64), strict=strict)
-
-
-# ------------------------------------------------------------------------------------------------ Cube and L0C
-def product(value, m=16, dst="float32", out=None):
-    """Multiply one or two 16 x 16 tiles, and define a tile that holds ``value``. ``out`` moves the product to the
-    Unified Buffer in this type.
-    """
-
-    def body(kernel, *tiles):
-        l1 = kernel.Tensor("float16", (2, 16, 16), tik.scope_cbuf, "l1")
+        l1 = kernel.Tensor("float16", (16, 16), tik.scope_cbuf, "l1")
         a = kernel.Tensor("float16", (16, 16), tik.scope_ca, "a")
         b = kernel.Tensor("float16", (16, 16), tik.scope_cb, "b")
-        c = kernel.Tensor(dst, (16, 16), tik.scope_cc, "c")
-        kernel.data_move(l1, tiles[0], 0, 1, 16, 0, 0)
-        kernel.data_move(l1[256], tiles[-1], 0, 1, 16, 0, 0)
+        c = kernel.Tensor("float32", (16, 16), tik.scope_cc, "c")
+        target = kernel.Tensor("float16", (16, 16), tik.scope_ubuf, "target")
+        kernel.data_move(l1, x, 0, 1, 16, 0, 0)
         kernel.load2dv1(a, l1, 0, 1, 1, 0)
-        kernel.load2dv1(b, l1, 1, 1, 1, 0)
-        kernel.mmad(c, a, b, m, 16, 16, 0)
-        if out:
-            target = kernel.Tensor(out, (16, 16), tik.scope_ubuf, "target")
-            kernel.tensor_mov(target, c, "m", 1, 1, 0, 0)
+        kernel.load2dv1(b, l1, 0, 1, 1, 0)
+        kernel.mmad(c, a, b, 3, 16, 16, 0)
+        kernel.tensor_mov(target, c, "m", 1, 1, 0, 0)
 
-    return body, np.full((16, 16), value, np.float16)
-
-
-@MODES
-@pytest.mark.parametrize("dst, out", [("float32", "float16"), ("float16", "float16"), ("float32", "float32")])
-@pytest.mark.parametrize("value", [80, 50])
-def test_products_and_their_way_out(soc, arithmetic, strict, dst, out, value):
-    body, data = product(value, dst=dst, out=out)
-    found = overflow(body, data, strict=strict)  # 16 * 80 * 80 is beyond float16, 16 * 50 * 50 is not
-    if value == 50 or out == "float32":
-        assert not found
-    else:
-        assert [place.instruction for place in found.places] == ["mmad" if dst == "float16" else "tensor_mov"]
-
-
-@MODES
-@pytest.mark.parametrize("value, found", [(np.inf, True), (65504, False)])
-def test_products_in_float32(soc, strict, value, found):
-    body, data = product(value)
-    assert bool(overflow(body, data, strict=strict)) is found
-
-
-def test_rows_of_padding_are_not_computed(soc):
-    body, data = product(1, m=3)
-    data[3:] = np.inf  # rows of A behind m; B is the same fractal, so its columns are kept finite
-    assert overflow(body, data)
-    for strict in (False, True):
-        assert not overflow(body, data, np.ones((16, 16), np.float16), strict=strict)
-
-
-def test_undefined_rows_are_no_results_in_strict_mode(soc):
-    """The poison of undefined bytes is far beyond float16."""
-    body, data = product(1, m=3, out="float16")
-    assert not overflow(body, data, strict=True)
-    assert not overflow(body, data)
-
-
-# ------------------------------------------------------------------------------------------------ moves
-def test_atomic_addition(soc):
-    def run(value):
-        kernel = tik.Tik()
-        total = kernel.Tensor("float32", (8,), tik.scope_gm, "total", is_atomic_add=True)
-        source, x = load(kernel, "x", np.full(8, value, np.float32))
-        kernel.set_atomic_add(1)
-        for _ in range(2):
-            kernel.data_move(total, x, 0, 1, 1, 0, 0)
-        kernel.set_atomic_add(0)
-        kernel.BuildCCE("kernel", [source], [total])
-        return tikemu.run(kernel, {"x": np.full(8, value, np.float32)}).overflow
-
-    found = run(3e38)
-    assert found.count == 1 and found.places[0].instruction == "data_move" and not run(1e38)
-
-
-@MODES
-@FLOATS
-def test_copies_set_nothing(soc, arithmetic, dtype, strict):
-    def body(kernel, x):
-        other = kernel.Tensor(dtype, x.shape, tik.scope_ubuf, "other")
-        kernel.data_move(other, x, 0, 1, 8, 0, 0)
-        kernel.vec_dup(LANES[dtype], other, float("inf"), 1, 8)
-        mask = kernel.Tensor("uint16", (16,), tik.scope_ubuf, "mask")
-        kernel.vec_dup(16, mask, 0xFFFF, 1, 1)
-        kernel.vec_sel(LANES[dtype], 0, other, mask, x, x, 1, 8, 8, 8)
-        kernel.vec_cmpv_gt(mask, x, x, 1, 8, 8)
-
-    data = fill(dtype, np.nan)
-    data[::2] = np.inf
-    assert not overflow(body, data, strict=strict)
-
-
-@FLOATS
-@pytest.mark.parametrize("name", ["vec_add", "vec_mul", "vmla"])
-def test_lanes_that_the_mask_leaves_out_do_not_count(soc, arithmetic, dtype, name):
-    half = LANES[dtype] // 2
-    data = fill(dtype, 1)
-    data[half:] = LARGE[dtype]
-    every_second = [0x5555555555555555 if dtype == "float16" else 0, 0x5555555555555555]
-    assert not overflow(binary(name, half), data, data)
-    assert overflow(binary(name, half + 1), data, data)
-    data[:] = 1
-    data[1::2] = LARGE[dtype]
-    assert not overflow(binary(name, every_second), data, data)
-    data[2] = LARGE[dtype]
-    assert overflow(binary(name, every_second), data, data)
-
-
-@pytest.mark.parametrize("name", ["vec_exp", "vec_conv", "vcmax", "vcadd", "vcgmax"])
-def test_lanes_that_the_mask_leaves_out_of_functions_do_not_count(soc, arithmetic, name):
-    data = fill("float16", 1)
-    data[5] = np.inf
-
-    def found(mask):
-        def body(kernel, x, y):
-            if name == "vec_exp":
-                kernel.vec_exp(mask, y, x, 1, 8, 8)
-            elif name == "vec_conv":
-                kernel.vec_conv(mask, "round", y.reinterpret_cast_to("int32"), x, 1, 8, 4)
-            else:
-                getattr(kernel, name)(mask, y, x, 1, 1, 1, 8)
-
-        return bool(overflow(body, data, fill("float16", 0)))
-
-    assert [found(mask) for mask in (5, 6, [0, 0b111011111])] == [False, True, False]
+    assert not overflow(body, np.full((16, 16), 1, np.float16), strict=strict)
+    assert overflow(body, np.full((16, 16), 80, np.float16), strict=strict).places[0].instruction == "tensor_mov"
 
 
 # ------------------------------------------------------------------------------------------------ what is kept

@@ -14,12 +14,12 @@ from tikemu import Options, default_options, soc
 from tikemu.errors import TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
-from tikemu.isa.micro_op import MicroOp, Operand
+from tikemu.isa.micro_op import Access, MicroOp, Operand
 from tikemu.isa.region import Memory, Region
 from tikemu.program import ir
 
 from emulator.tests.support.naive_instructions import INSTRUCTIONS
-from emulator.tests.support.naive_values import Pointer
+from emulator.tests.support.naive_values import STATUS, Bytes, Pointer
 
 SOC = soc.ASCEND_910A
 SCOPES = {"GM": "global", **{kind: f"local.{kind}" for kind in ("UB", "L1", "L0A", "L0B", "L0C")}}
@@ -179,7 +179,7 @@ class Bench:
         self.memories = {kind: Memory(kind, kind, SOC.capacity(kind), strict) for kind in ALIGNMENT}
         self.top = dict.fromkeys(ALIGNMENT, 0)
         self.core = CoreState()
-        self.naive = SimpleNamespace(register=0)
+        self.naive = SimpleNamespace(register=0, atomic=False)
         self.uid = 0
 
     def tensor(self, kind: str, dtype: str, shape: int | Sequence[int], values: Any = None, name: str = "t") -> Tensor:
@@ -226,6 +226,9 @@ class Bench:
         operations = self.bind(api, *args, **kwargs)
         for operation in operations:
             self.execute(operation)
+        return self._result(api, operations)
+
+    def _result(self, api: str, operations: tuple[MicroOp, ...]) -> Any:
         return ir.CmpMask(self.uid) if registry.specs()[api].returns == "cmpmask" else operations
 
     def refuses(self, error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
@@ -239,24 +242,36 @@ class Bench:
             return self.call(api, *args, **kwargs)
 
     def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
-        """Execute one instruction and compare the memories with the naive interpreter, bit for bit. Returns what
-        :meth:`call` does.
+        """Execute one instruction and compare it with the naive interpreter: defined bytes of the memories, bytes that
+        it says to read and to write, overflow status. Returns what :meth:`call` does.
         """
-        expected: dict[Memory, bytearray] = {}
+        expected: dict[Memory, Bytes] = {}
 
         def pointer(value: Any) -> Any:
             value = value.value if isinstance(value, Runtime) else value
             if not isinstance(value, Tensor):
                 return value
-            data = expected.setdefault(value.memory, bytearray(value.memory.data))
-            return Pointer(data, value.address, value.dtype)
+            if value.memory not in expected:
+                expected[value.memory] = Bytes(value.memory.data, value.memory.kind)
+            return Pointer(expected[value.memory], value.address, value.dtype)
 
+        STATUS.saturated = False
         INSTRUCTIONS[api](self.naive, _map(registry.specs()[api].arguments(*args, **kwargs), pointer))
-        result = self.call(api, *args, **kwargs)
+        operations = self.bind(api, *args, **kwargs)
+        for operation in operations:
+            self.execute(operation)
+        status = [getattr(operation.run, "status", None) for operation in operations]
+        assert STATUS.saturated == any(one is not None and one.overflow for one in status)
         for memory, data in expected.items():
-            wrong = np.flatnonzero(np.frombuffer(data, np.uint8) != memory.data)
+            read, written, undefined = (
+                _marks(memory, [access for operation in operations for access in getattr(operation, kind)])
+                for kind in ("reads", "writes", "undefined")
+            )
+            wrong = np.flatnonzero((np.frombuffer(data, np.uint8) != memory.data) & ~undefined)
             assert wrong.size == 0, f"{wrong.size} bytes of {memory.name} differ, first at {wrong[0]}"
-        return result
+            assert np.array_equal(np.frombuffer(data.read, bool), read)
+            assert np.array_equal(np.frombuffer(data.written, bool), written & ~undefined)
+        return self._result(api, operations)
 
     def execute(self, op: MicroOp) -> None:
         """Run one micro-operation; strict: check and update the defined bits."""
@@ -282,6 +297,16 @@ def three_tensors(dtype: str = "float16", strict: bool | None = None, count: int
     """Return a bench with three tensors of ones in the Unified Buffer."""
     bench = Bench(strict)
     return (bench, *(bench.ub(np.ones(count, dtype), name) for name in ("x", "y", "z")))
+
+
+def _marks(memory: Memory, accesses: Sequence[Access]) -> np.ndarray:
+    """Return True for each byte of a memory that accesses touch."""
+    marks = np.zeros(len(memory.data), bool)
+    for item in accesses:
+        if item.operand.memory is memory:
+            for view in item.region.views(marks.view(np.uint8)):
+                view[...] = 1
+    return marks
 
 
 def _map(value: Any, function: Any) -> Any:

@@ -12,24 +12,6 @@ def up(value: int, unit: int = 16) -> int:
     return -(-value // unit) * unit
 
 
-# cube.md 2: offsets in elements
-def offset_a(r, c, k, k0):
-    """Return the offset of element (``r``, ``c``) of a left factor in L0A."""
-    k1 = up(k, k0) // k0
-    return ((r // 16) * k1 + c // k0) * 16 * k0 + (r % 16) * k0 + c % k0
-
-
-def offset_c(r, c, m):
-    """Return the offset of element (``r``, ``c``) of an accumulator in L0C."""
-    m1 = up(m) // 16
-    return ((c // 16) * m1 + r // 16) * 256 + (r % 16) * 16 + c % 16
-
-
-def gather(flat, rows, columns, offset):
-    """Return a matrix out of flat memory, by the offset of each element."""
-    return np.array([[flat[offset(r, c)] for c in range(columns)] for r in range(rows)])
-
-
 def to_nz(x):
     """Bring (R, C) into the form (C1, R, 16)."""
     rows, columns = x.shape

@@ -18,7 +18,7 @@ import numpy as np
 from tikemu.program import ir
 
 from emulator.tests.support.naive_instructions import INSTRUCTIONS
-from emulator.tests.support.naive_values import CODES, LARGEST, OPERATORS, Pointer, size_of, stored, to_integer
+from emulator.tests.support.naive_values import CODES, LARGEST, OPERATORS, Bytes, Pointer, size_of, stored, to_integer
 
 
 class Interrupt(Exception):
@@ -32,13 +32,13 @@ class Interrupt(Exception):
 class Interpreter:
     """One block of a program."""
 
-    def __init__(self, program: ir.Program, gm: dict[int, bytearray], inputs: Mapping[str, Any], block: int) -> None:
+    def __init__(self, program: ir.Program, gm: dict[int, Bytes], inputs: Mapping[str, Any], block: int) -> None:
         self.gm, self.block = gm, block
-        self.tensors: dict[int, bytearray] = {}
+        self.tensors: dict[int, Bytes] = {}
         self.scalars: dict[int, Any] = {
             variable.uid: inputs[variable.name] for variable in program.inputs if isinstance(variable, ir.Variable)
         }
-        self.register = 0
+        self.register, self.atomic = 0, False
 
     # ---- values
     def value(self, node: Any) -> Any:
@@ -76,7 +76,7 @@ class Interpreter:
         tensor = statement.tensor
         if tensor.memory != "GM":
             count = math.prod(self.value(extent) for extent in tensor.shape) * size_of(tensor.dtype)
-            self.tensors[tensor.uid] = bytearray(max(count, tensor.max_mem_size or 0) + 31)
+            self.tensors[tensor.uid] = Bytes(max(count, tensor.max_mem_size or 0) + 31, tensor.memory)
 
     def do_definescalar(self, statement: ir.DefineScalar) -> None:
         pass
@@ -151,7 +151,7 @@ def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]
     defined = [entry.tensor for entry in ir.statements(program.body) if isinstance(entry, ir.Define)]
     given = [view.tensor for view in (*program.inputs, *program.outputs) if isinstance(view, ir.View)]
     gm = {
-        tensor.uid: bytearray(math.prod(tensor.shape) * size_of(tensor.dtype))
+        tensor.uid: Bytes(math.prod(tensor.shape) * size_of(tensor.dtype), "GM")
         for tensor in (*given, *defined)
         if tensor.memory == "GM"
     }

@@ -1,7 +1,7 @@
 """Instructions of the naive interpreter, one element at a time.
 
-``INSTRUCTIONS[name](machine, a)``: ``machine.register`` is the compare-mask register, ``a`` holds the arguments by
-name, tensors as :class:`Pointer`.
+``INSTRUCTIONS[name](machine, a)``: ``machine.register`` is the compare-mask register, ``machine.atomic`` whether moves
+add; ``a`` holds the arguments by name, tensors as :class:`Pointer`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any
 from emulator.tests.support.naive_values import (
     CODES,
     COMPARE,
+    LARGEST,
     ONE,
+    STATUS,
     TWO,
     Pointer,
+    limited,
     stored,
     sums_of_groups,
     to_integer,
@@ -66,8 +69,7 @@ def fill(a: dict[str, Any], legacy: bool) -> None:
     pattern = struct.pack(CODES[dst.dtype], value if math.isinf(value) else stored(value, dst.dtype))
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], 256 // dst.size):
-            place = dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1)
-            place.copy_from(Pointer(pattern, 0, dst.dtype), dst.size)
+            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).store(pattern)
 
 
 def convert(a: dict[str, Any], legacy: bool) -> None:
@@ -106,12 +108,19 @@ def select(a: dict[str, Any], legacy: bool, register: int) -> None:
         bits = sum(a["sel"].at(byte, "uint8").get() << 8 * byte for byte in range(width // 8))
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], width):
-            name = "src0" if bits >> lane & 1 else "src1"
-            to, source = (
+            to, *sources = (
                 a[key].lane(repeat, lane, a[f"{key}_rep_stride"], a[f"{key}_blk_stride"] if legacy else 1)
-                for key in ("dst", name)
+                for key in ("dst", "src1", "src0")
             )
-            to.copy_from(source, to.size)
+            to.store([source.load(to.size) for source in sources][bits >> lane & 1])
+
+
+def without_nan(value: float) -> float:
+    """Return the number, or 0 for NaN."""
+    if value == value:
+        return value
+    STATUS.saturated = True
+    return 0.0
 
 
 def reduce(a: dict[str, Any], name: str) -> None:
@@ -132,7 +141,7 @@ def reduce(a: dict[str, Any], name: str) -> None:
                     dst.at(start + number * src.size).put(result)
             elif inside:
                 sign = 1 if name.endswith("max") else -1
-                clean = {lane: 0.0 if values[lane] != values[lane] else values[lane] for lane in inside}
+                clean = {lane: without_nan(values[lane]) for lane in inside}
                 best = max(inside, key=lambda lane: (sign * clean[lane], -lane))
                 dst.at(start + number * src.size).put(clean[best])
                 if pair:
@@ -157,8 +166,7 @@ def reduce_extreme(a: dict[str, Any], sign: int) -> None:
     src, best = a["src"], None
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], 128):
-            value = src.lane(repeat, lane, a["src_rep_stride"]).get()
-            value = 0.0 if value != value else value
+            value = without_nan(src.lane(repeat, lane, a["src_rep_stride"]).get())
             if best is None or sign * value > sign * best[0]:
                 best = (value, repeat * 128 + lane)
     if best is not None:
@@ -170,11 +178,13 @@ def reduce_extreme(a: dict[str, Any], sign: int) -> None:
 def transpose(dst: Pointer, src: Pointer, repeats: int, dst_stride: int, src_stride: int) -> None:
     """Run vec_trans: blocks of 16 by 16."""
     for repeat in range(repeats):
-        tile = bytes(src.data[src.address + repeat * src_stride * 512 :][:512])
-        for i in range(16):
-            for j in range(16):
-                at = dst.address + repeat * dst_stride * 512 + 2 * (16 * j + i)
-                dst.data[at : at + 2] = tile[2 * (16 * i + j) : 2 * (16 * i + j) + 2]
+        transpose_fractal(dst.at(repeat * dst_stride * 512), src.at(repeat * src_stride * 512))
+
+
+def transpose_fractal(dst: Pointer, src: Pointer) -> None:
+    """Transpose a fractal of 16 by 16 elements of two bytes."""
+    tile = src.load(512)
+    dst.store(b"".join(tile[32 * i + 2 * j : 32 * i + 2 * j + 2] for j in range(16) for i in range(16)))
 
 
 def scatter(a: dict[str, Any]) -> None:
@@ -184,22 +194,127 @@ def scatter(a: dict[str, Any]) -> None:
     for repeat in range(repeats):
         step = 1 if repeats == 1 else repeat  # with one repeat the stride is applied once
         first = 32 * step * a["src_rep_stride"] + low
-        block = [[bytes(p.data[p.address + first + size * e :][:size]) for e in range(16)] for p in a["src_list"]]
+        rows = [p.at(first).load(16 * size) for p in a["src_list"]]
         for e, p in enumerate(a["dst_list"]):
-            for k in range(16):
-                at = p.address + 32 * step * a["dst_rep_stride"] + high + size * k
-                p.data[at : at + size] = block[k][e]
+            column = b"".join(row[size * e : size * (e + 1)] for row in rows)
+            p.at(32 * step * a["dst_rep_stride"] + high).store(column)
 
 
-def move(a: dict[str, Any]) -> None:
-    """Run data_move and tensor_mov between global memory, the Unified Buffer and L1: bursts and gaps of 32 bytes."""
-    length = 32 * a["burst"]
+def move(machine: Any, a: dict[str, Any]) -> None:
+    """Run data_move and tensor_mov: bursts and gaps of 32 bytes, of fractals in L0C."""
+    dst, src = a["dst"], a["src"]
+    if src.data.kind == "L0C":
+        return leave_l0c(a)
+    length, gap = 32 * a["burst"], 32 * a["dst_stride"]
+    if dst.data.kind == "L0C":
+        length, gap = 256 * dst.size * a["burst"], 256 * dst.size * a["dst_stride"]
     for number in range(a["nburst"]):
-        to = a["dst"].at(number * (length + 32 * a["dst_stride"]))
-        at = a["src"].at(number * (length + 32 * a["src_stride"]))
+        to = dst.at(number * (length + gap))
+        at = src.at(number * (length + 32 * a["src_stride"]))
+        if machine.atomic and (src.data.kind, dst.data.kind) == ("UB", "GM"):
+            for offset in range(0, length, 4):
+                to.at(offset).put(to.at(offset).get() + at.at(offset).get())
+            continue
         # A GM tensor may end inside the last block.
-        count = min(length, len(to.data) - to.address, len(at.data) - at.address)
-        to.copy_from(at, count)
+        to.store(at.load(min(length, len(to.data) - to.address, len(at.data) - at.address)))
+
+
+def leave_l0c(a: dict[str, Any]) -> None:
+    """Move fractals out of L0C, or the first row of each in mode "v"."""
+    dst, src, factor, relu = a["dst"], a["src"], a.get("deqscale"), a.get("relu")
+    burst, count = (1, 16) if a.get("block_mode") == "v" else (a["burst"], 256)
+    for number in range(a["nburst"]):
+        to = dst.at(number * (burst * count * dst.size + 32 * a["dst_stride"]))
+        at = src.at(number * (burst + a["src_stride"]) * 256 * src.size)
+        for element in range(burst * count):
+            target, source = to.at(element * dst.size), at.at(element * src.size)
+            if factor is not None:
+                target.put(source.get() * factor)
+            elif relu:
+                value = source.get()
+                target.put(0 if value <= 0 else value)
+            elif src.dtype != dst.dtype:
+                target.put(source.get())
+            else:
+                target.store(source.load(src.size))
+
+
+def broadcast(a: dict[str, Any]) -> None:
+    """Run broadcast_ub_to_l0c: 16 elements become the 16 rows of a fractal."""
+    width = 16 * a["dst"].size
+    for number in range(a["nburst"]):
+        for turn in range(a["burst_len"]):
+            to = a["dst"].at((number * (a["burst_len"] + a["dst_gap"]) + turn) * 16 * width)
+            to.store(16 * a["src"].at(number * (a["burst_len"] * width + 32 * a["src_gap"]) + turn * width).load(width))
+
+
+def load2d(a: dict[str, Any]) -> None:
+    """Run load2dv1: fractals of 512 bytes."""
+    for number in range(a["repeat_times"]):
+        down = a["addr_mode"] == "dec" and (a["src"].data.kind, a["dst"].data.kind) == ("GM", "L1")
+        at = a["src"].at(512 * (a["index"] + number * a["src_stride"] * (-1 if down else 1)))
+        to = a["dst"].at(512 * number)
+        if a["if_transpose"]:
+            transpose_fractal(to, at)
+        else:
+            to.store(at.load(512))
+
+
+def load3d(a: dict[str, Any]) -> None:
+    """Run load3dv1: the loop of cube.md 9 as printed."""
+    left, right, _, _ = a["padding"]
+    height, width, pad = a["l1_h"], a["l1_w"], a["pad_value"] or 0
+    x, y, fw, fh, c1 = a["left_top_w"], a["left_top_h"], a["fetch_filter_w"], a["fetch_filter_h"], a["c1_index"]
+    padding = struct.pack(CODES[a["src"].dtype], pad) * (32 // a["src"].size)
+    for number in range(a["repeat_time"]):
+        xx, yy = x, y
+        for row in range(16):
+            hh, ww = yy + fh * a["dilation_filter_h"], xx + fw * a["dilation_filter_w"]
+            inside = 0 <= hh < height and 0 <= ww < width
+            block = a["src"].at(32 * ((c1 * height + hh) * width + ww)).load(32) if inside else padding
+            a["dst"].at(512 * number * a["jump_stride"] + 32 * row).store(block)
+            xx += a["stride_w"]
+            if xx + (a["filter_w"] - 1) * a["dilation_filter_w"] > width - 1 + right:
+                xx, yy = -left, yy + a["stride_h"]
+        if a["repeat_mode"] == 1:
+            x, y = xx, yy
+            continue
+        fw += 1
+        if fw == a["filter_w"]:
+            fw, fh = 0, fh + 1
+        if fh == a["filter_h"]:
+            fh, c1 = 0, c1 + 1
+
+
+def element(matrix: Pointer, depth: int, row: int, column: int, pitch: int, down: bool) -> Pointer:
+    """Return the place of a matrix's element. Fractals of 16 rows and ``depth`` columns follow each other along the
+    rows, or ``down`` the columns, ``pitch`` of them in a line.
+    """
+    across, along = (column // depth, row // 16) if down else (row // 16, column // depth)
+    return matrix.at(((across * pitch + along) * 16 * depth + row % 16 * depth + column % depth) * matrix.size)
+
+
+def multiply(a: dict[str, Any]) -> None:
+    """Run mmad: blocks of 32 bytes along K, in ascending order; each sum is rounded once, each update saturates."""
+    m, k, n, dst = a["matrix_m"], a["matrix_k"], a["matrix_n"], a["dst_fm"]
+    depth = 32 // a["src_fm"].size
+    if m == 1:  # one row is k elements behind each other
+        left = [[a["src_fm"].at(c * a["src_fm"].size).get() for c in range(k)]]
+    else:
+        left = [[element(a["src_fm"], depth, r, c, -(-k // depth), False).get() for c in range(k)] for r in range(m)]
+    right = [[element(a["src_filter"], depth, c, r, -(-n // 16), True).get() for r in range(k)] for c in range(n)]
+    for r in range(m):
+        for c in range(n):
+            place = element(dst, 16, r, c, -(-m // 16), True)
+            total = place.get() if a["is_bias"] else 0
+            for first in range(0, k, depth):
+                block = sum(x * y for x, y in zip(left[r][first : first + depth], right[c][first : first + depth]))
+                if dst.dtype in LARGEST:
+                    total = stored(total + struct.unpack("f", struct.pack("f", block))[0], "float32")
+                else:
+                    low = 0 if dst.dtype == "uint32" else -(2**31)
+                    total = limited(total + block, low, low + 2**32 - 1)
+            place.put(total)
 
 
 def compare_to_register(machine: Any, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
@@ -211,12 +326,17 @@ def compare_to_register(machine: Any, a: dict[str, Any], function: Callable[[Any
 
 def load_register(machine: Any, a: dict[str, Any]) -> None:
     """Run mov_tensor_to_cmpmask."""
-    machine.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
+    machine.register = int.from_bytes(a["src"].load(16), "little")
 
 
 def store_register(machine: Any, a: dict[str, Any]) -> None:
     """Run mov_cmpmask_to_tensor."""
-    a["dst"].data[a["dst"].address : a["dst"].address + 16] = machine.register.to_bytes(16, "little")
+    a["dst"].store(machine.register.to_bytes(16, "little"))
+
+
+def switch_atomic(machine: Any, a: dict[str, Any]) -> None:
+    """Run set_atomic_add."""
+    machine.atomic = a["value"] != 0
 
 
 def _table() -> Iterator[tuple[str, Callable[[Any, dict[str, Any]], None]]]:
@@ -263,8 +383,13 @@ def _table() -> Iterator[tuple[str, Callable[[Any, dict[str, Any]], None]]]:
     yield "vtranspose", lambda _, a: transpose(a["dst"], a["src"], 1, 0, 0)
     yield "vnchwconv", lambda _, a: scatter(a)
     yield "vec_trans_scatter", lambda _, a: scatter(a)
-    yield "data_move", lambda _, a: move(a)
-    yield "tensor_mov", lambda _, a: move(a)
+    yield "data_move", move
+    yield "tensor_mov", move
+    yield "broadcast_ub_to_l0c", lambda _, a: broadcast(a)
+    yield "set_atomic_add", switch_atomic
+    yield "load2dv1", lambda _, a: load2d(a)
+    yield "load3dv1", lambda _, a: load3d(a)
+    yield "mmad", lambda _, a: multiply(a)
 
 
 #: By name.

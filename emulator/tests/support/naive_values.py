@@ -6,6 +6,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 CODES = {
@@ -21,7 +22,11 @@ CODES = {
     "float32": "f",
 }
 
+#: The overflow status (D34): ``saturated`` is set when a result leaves its type.
+STATUS = SimpleNamespace(saturated=False)
+
 LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]}
+OVERFLOW = 65520.0  # rounds to an infinity of float16
 
 
 def size_of(dtype: str) -> int:
@@ -32,22 +37,37 @@ def size_of(dtype: str) -> int:
 def stored(value: Any, dtype: str) -> Any:
     """Return a result as ``dtype`` holds it: floats rounded to nearest even and saturated, integers wrapped."""
     if dtype in LARGEST:
-        if math.isnan(value):
-            return 0.0
         try:
             rounded = struct.unpack(CODES[dtype], struct.pack(CODES[dtype], value))[0]
         except OverflowError:
             rounded = math.inf
-        return math.copysign(LARGEST[dtype], value) if math.isinf(rounded) else rounded
+        if math.isfinite(rounded):
+            return rounded
+        STATUS.saturated = True
+        return 0.0 if math.isnan(value) else math.copysign(LARGEST[dtype], value)
     bits = 8 * size_of(dtype)
     value = int(value) & ((1 << bits) - 1)
     return value - (1 << bits) if CODES[dtype].islower() and value >> (bits - 1) else value
 
 
+class Bytes(bytearray):
+    """The bytes of a memory.
+
+    Attributes:
+        kind: of the memory.
+        read, written: a mark for each byte that instructions touched.
+    """
+
+    def __init__(self, content: Any, kind: str) -> None:
+        super().__init__(content)
+        self.kind = kind
+        self.read, self.written = bytearray(len(self)), bytearray(len(self))
+
+
 class Pointer:
     """A place in a tensor's bytes."""
 
-    def __init__(self, data: bytearray | bytes, address: int, dtype: str) -> None:
+    def __init__(self, data: Bytes, address: int, dtype: str) -> None:
         self.data, self.address, self.dtype = data, address, dtype
         self.size = size_of(dtype)
 
@@ -60,14 +80,20 @@ class Pointer:
         return self.at(32 * (repeat * rep + lane // per_block * blk) + lane % per_block * self.size)
 
     def get(self) -> Any:
-        return struct.unpack_from(CODES[self.dtype], self.data, self.address)[0]
+        return struct.unpack(CODES[self.dtype], self.load(self.size))[0]
 
     def put(self, value: Any) -> None:
-        struct.pack_into(CODES[self.dtype], self.data, self.address, stored(value, self.dtype))
+        self.store(struct.pack(CODES[self.dtype], stored(value, self.dtype)))
 
-    def copy_from(self, other: Pointer, count: int) -> None:
-        """Copy raw bytes: bit patterns are kept."""
-        self.data[self.address : self.address + count] = other.data[other.address : other.address + count]
+    def load(self, count: int) -> bytes:
+        """Return raw bytes."""
+        self.data.read[self.address : self.address + count] = b"\1" * count
+        return bytes(self.data[self.address : self.address + count])
+
+    def store(self, content: bytes) -> None:
+        """Set raw bytes: bit patterns are kept."""
+        self.data.written[self.address : self.address + len(content)] = b"\1" * len(content)
+        self.data[self.address : self.address + len(content)] = content
 
 
 def divide(x: float, y: float) -> float:
@@ -208,6 +234,8 @@ def sums_of_groups(values: list, width: int, dtype: str) -> Any:
 
 def to_odd(x: float) -> float:
     """Round ``x`` to odd: towards zero in float16, with the last bit set if inexact."""
+    if not abs(x) < OVERFLOW:
+        STATUS.saturated = True
     if math.isnan(x):
         return 0.0
     magnitude = min(abs(x), LARGEST["float16"])
@@ -220,10 +248,9 @@ def to_odd(x: float) -> float:
 def to_integer(x: float, mode: str, dtype: str) -> int:
     """Round by mode with saturation; NaN gives 0."""
     low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-(1 << 31), (1 << 31) - 1)
-    if math.isnan(x):
-        return 0
-    if math.isinf(x):
-        return high if x > 0 else low
+    if not math.isfinite(x):
+        STATUS.saturated = True
+        return 0 if math.isnan(x) else high if x > 0 else low
     rounded = {
         "floor": math.floor,
         "ceil": math.ceil,
@@ -231,4 +258,11 @@ def to_integer(x: float, mode: str, dtype: str) -> int:
         "to-zero": math.trunc,
         "away-zero": lambda v: int(math.copysign(math.floor(abs(v) + 0.5), v)),
     }.get(mode, round)(x)
-    return min(max(rounded, low), high)
+    return limited(rounded, low, high)
+
+
+def limited(value: int, low: int, high: int) -> int:
+    """Return the number, or the nearest border of its type."""
+    if not low <= value <= high:
+        STATUS.saturated = True
+    return min(max(value, low), high)
