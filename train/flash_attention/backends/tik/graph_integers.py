@@ -14,12 +14,20 @@ minimum, maximum, where = ops.Minimum(), ops.Maximum(), ops.Select()
 logical_and, logical_or, take, reshape = ops.LogicalAnd(), ops.LogicalOr(), ops.Gather(), ops.Reshape()
 _cast, _sum, _first_largest = ops.Cast(), ops.ReduceSum(), ops.Argmax(1, mstype.int32)
 _smallest, _largest = ops.ReduceMin(), ops.ReduceMax()
-cumsum, _stack, _concatenate = ops.CumSum(), ops.Stack(1), ops.Concat(0)
+cumsum, _stack, _concatenate, _sums = ops.CumSum(), ops.Stack(1), ops.Concat(0), ops.UnsortedSegmentSum()
 
 
-def array(values: list) -> Tensor:
-    """Return lists of integers as int32."""
+def array(values: list | np.ndarray) -> Tensor:
+    """Return integers as int32."""
     return Tensor(np.array(values, np.int32))
+
+
+def scatter(places, values, count):
+    """Return `count` numbers: each value at its place, 0 elsewhere. No two values have one place.
+
+    MindSpore 2.0 has no ScatterNd for the AI Core.
+    """
+    return _sums(values, places, count)
 
 
 def as_int(tensor):

@@ -13,14 +13,21 @@ logical_and, logical_or, take, reshape = np.logical_and, np.logical_or, np.take,
 concatenate = np.concatenate
 
 
-def array(values: list) -> np.ndarray:
-    """Return int32, from lists of integers."""
+def array(values: list | np.ndarray) -> np.ndarray:
+    """Return integers as int32."""
     return np.array(values, np.int32)
 
 
 def cumsum(values: np.ndarray, axis: int) -> np.ndarray:
     """Return sums of all up to each."""
     return np.cumsum(values, axis, dtype=np.int32)
+
+
+def scatter(places: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` numbers: each value at its place, 0 elsewhere."""
+    result = np.zeros(count, np.int32)
+    result[places] = values
+    return result
 
 
 def as_int(values: np.ndarray) -> np.ndarray:

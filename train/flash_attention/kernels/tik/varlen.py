@@ -93,7 +93,7 @@ def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tup
 
 def tiles(xp, problem: KernelProblem, count: int):
     """Return make(counts) -> (sequence, number inside, existence) of `count` tiles, counts[s] of sequence s."""
-    index, sequences = xp.array(list(range(count))), problem.sequences
+    index, sequences = xp.array(np.arange(count)), problem.sequences
 
     def make(counts):
         ends = xp.cumsum(counts, 0)
@@ -123,7 +123,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
 
 def stored_rows_of_tokens(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
     """Return make(sequences) -> int32 (tokens,): the stored row of every row of queries."""
-    token, last = xp.array(list(range(problem.call.seq_q))), problem.sequences - 1
+    token, last = xp.array(np.arange(problem.call.seq_q)), problem.sequences - 1
 
     def make(described):
         query_row, _, stored_row, _, _, _, queries, _ = described
@@ -154,29 +154,36 @@ class Limits(NamedTuple):
         return min(self.left, self.right) < FAR
 
 
-def ranked(xp, count: int, words: list[int], places: np.ndarray, added: np.ndarray) -> Callable[[tuple, Array], Array]:
-    """Return make(values, cost) -> int32 work table (cores, items, words): items by falling cost, dealt to places.
+def by_cost(xp: Any, count: int) -> Callable[[Array], Array]:
+    """Return make(cost) -> int32 (count,): the numbers of items by falling cost. Equal items keep their order."""
+    row, column = (xp.array(np.arange(count).reshape(axes)) for axes in ((-1, 1), (1, -1)))
+    numbers = xp.array(np.arange(count))
+
+    def make(cost: Array) -> Array:
+        mine, other = xp.reshape(cost, (-1, 1)), xp.reshape(cost, (1, -1))
+        earlier = xp.logical_and(other == mine, column < row)
+        return xp.scatter(xp.count_true(xp.logical_or(other > mine, earlier)), numbers, count)
+
+    return make
+
+
+def dealt(xp: Any, words: list[int], places: np.ndarray, added: np.ndarray) -> Callable[[tuple, Array], Array]:
+    """Return make(values, order) -> int32 work table (cores, items, words): items in an order, dealt to places.
 
     Args:
-        count: number of items.
         words: which word each of `values` is, a vector with a number per item; other words are 0.
-        places: (cores, items): for every place in the table the rank of its item. The last rank belongs to an
-            item that does not exist, of no cost.
+        places: (cores, items): for every place in the table the rank of its item in the order.
         added: (cores, items, words): numbers that the place itself adds to the words.
     """
     shape = added.shape
-    ranks, own = xp.array(places.reshape(-1).tolist()), xp.array(added.tolist())
+    ranks, own = xp.array(places.reshape(-1)), xp.array(added)
     columns = np.full(shape[2], len(words))
     columns[words] = np.arange(len(words))
-    columns = xp.array(columns.tolist())
-    row, column = (xp.array(np.arange(count).reshape(axes).tolist()) for axes in ((-1, 1), (1, -1)))
+    columns = xp.array(columns)
 
-    def make(values, cost):
-        mine, other = xp.reshape(cost, (-1, 1)), xp.reshape(cost, (1, -1))
-        earlier = xp.logical_and(other == mine, column < row)
-        rank = xp.count_true(xp.logical_or(other > mine, earlier))
-        order = xp.first_true(xp.reshape(rank, (1, -1)) == row)
-        chosen = xp.take(xp.stack(values + (cost * 0,)), xp.take(order, ranks, 0), 0)
+    def make(values: tuple, order: Array) -> Array:
+        nothing = order * 0
+        chosen = xp.take(xp.stack(values + (nothing,)), xp.take(order, ranks, 0), 0)
         return xp.reshape(xp.take(chosen, columns, 1), shape) + own
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -226,3 +227,17 @@ def test_hidden_tiles_cost_no_time(on_emulator, stage):
         work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[stage][0])(mask)
         cycles.append(tik_kernels.simulate(kernel, given={"work": work}).cycles)
     assert cycles[0] < 0.45 * cycles[1]
+
+
+@pytest.mark.parametrize("stage", ("forward", "grad"))
+@pytest.mark.parametrize("heads", (1, 8))
+def test_making_lists_takes_memory_in_proportion_to_the_mask(stage, heads):
+    peaks = []
+    for seq in (8192, 16384):
+        problem, mask = problem_and_mask(planes=(1, heads), heads=8, seq=(seq, seq), cores=32)
+        make = operators.list_table(host_integers, problem, stage)
+        tracemalloc.start()
+        make(mask)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 5 * peaks[0]  # for four times as many tiles

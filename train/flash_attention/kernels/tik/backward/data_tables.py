@@ -116,7 +116,8 @@ def packed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     if problem.slope_stride:
         fields.append("slope")
     words = [*(VARLEN_ITEM.word(field) for field in fields), *VARLEN_ITEM.single("sequence").values()]
-    ranked, tiles = varlen.ranked(xp, items, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, items)
+    dealt, tiles = varlen.dealt(xp, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, items)
+    order = varlen.by_cost(xp, items)
     left, right, prefixed = Limits.of(problem)
     whole, rows, group = plan.keys, plan.rows, call.group
     signed, slope_stride = call.bias == "alibi" and not call.rules.causal, problem.slope_stride
@@ -152,7 +153,7 @@ def packed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
             values = values + (owner * slope_stride,)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
-        return ranked(values, (count * group + ITEM_STEPS) * active)
+        return dealt(values, order((count * group + ITEM_STEPS) * active))
 
     return make
 
@@ -274,20 +275,17 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     coded = tile_lists.coded(xp, problem, plan, codes, np.stack([row, column], -1))
     plane, tile, member, query = np.ogrid[:planes, :count, :members, :height]
     joined = ((plane * members + member) * count + tile) * height + query
-    joined = xp.array(joined.reshape(-1).tolist())
+    joined = xp.array(joined.reshape(-1))
     # One constant, see the forward schedule.
-    hides = xp.array(((np.arange(width) == 0) * hidden)[None].tolist())
+    hides = xp.array(((np.arange(width) == 0) * hidden)[None])
     name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1)
     name = name * ((2 * plan.ways if plan.ways > 1 else 1) * CODES) - 1
-    name = xp.array(name.tolist())
-    starts = xp.array((work.words.size + np.arange(lines) * size).tolist())
-    ordered = xp.array(
-        np.repeat((planes - 1 - np.arange(planes)) * (call.group * height + ITEM_STEPS + 1), count).tolist()
-    )
+    name = xp.array(name)
+    starts = xp.array(work.words.size + np.arange(lines) * size)
     constants = tuple(
-        [xp.array(np.tile(values, planes).tolist()) for values in (np.arange(count), blocks["cross"], blocks["before"])]
+        [xp.array(np.tile(values, planes)) for values in (np.arange(count), blocks["cross"], blocks["before"])]
     )
-    distances = tuple([xp.array(np.tile(values, planes).tolist()) for values in blocks["distance"].T])
+    distances = tuple([xp.array(np.tile(values, planes)) for values in blocks["distance"].T])
     fields = ["list", "count", "steps", "tile", "cross", "before"]
     words = [LISTED_ITEM.word(field) for field in fields]
     words += [LISTED_ITEM.word("distance") + index for index in range(DISTANCES)]
@@ -300,8 +298,11 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     batch, kv_head = np.divmod(heads, call.kv_heads)
     of_plane = (batch if batches > 1 else 0) * (call.kv_heads if of_heads > 1 else 1) + (kv_head if of_heads > 1 else 0)
     places = np.where(ranks < count, of_plane * count + ranks, lines)
-    ranked = varlen.ranked(xp, lines + 1, words, places, LISTED_ITEM.words(own))
-    compact, none, repeats = tile_lists.compact(xp, lines, width), xp.array([0]), call.group // members
+    dealt, order = (
+        varlen.dealt(xp, words, places, LISTED_ITEM.words(own)),
+        tile_lists.by_visits(xp, planes, count, width),
+    )
+    placed, none, repeats = tile_lists.placed(xp, lines, width), xp.array([0]), call.group // members
 
     def make(block_mask):  # type: ignore[no-untyped-def]
         code = coded(block_mask)
@@ -310,11 +311,11 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
         nothing = xp.as_int(xp.count_true(code > 0) == 0)
         code = code + xp.reshape(nothing, (-1, 1)) * hides
         visited, total = xp.as_int(code > 0), xp.count_true(code > 0)
-        lists = compact(visited, name + code)
+        lists = placed(visited, xp.cumsum(visited, 1) - 1, name + code)
         values, ended = (starts, total, total * repeats) + constants + distances, ()
         for value in values:
             ended = ended + (xp.concatenate((value, none)),)
-        table = ranked(ended, xp.concatenate((ordered + total * repeats + ITEM_STEPS, none)))
+        table = dealt(ended, order(total))
         return xp.concatenate((xp.reshape(table, (-1,)), xp.reshape(lists, (-1,))))
 
     return make

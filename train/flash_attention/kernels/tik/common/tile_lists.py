@@ -121,10 +121,10 @@ def coded(
     row = np.minimum(np.maximum(rows, 0) * plan.rows // size, height - 1)
     tile = columns * plan.keys // size
     # A part behind the last tile shows what the part before shows: no key of it exists.
-    where = [xp.array((row * width + np.minimum(tile + part, width - 1)).tolist()) for part in range(2)]
+    where = [xp.array(row * width + np.minimum(tile + part, width - 1)) for part in range(2)]
     of = (numbers[:, np.maximum(rows, 0), columns] * exists).astype(np.int32)
-    values = [xp.array(of[pattern][None].tolist()) for pattern in range(1, len(of))]
-    partly = [xp.array((PARTIAL * (of[pattern] > 0))[None].tolist()) for pattern in range(1, len(of))]
+    values = [xp.array(of[pattern][None]) for pattern in range(1, len(of))]
+    partly = [xp.array((PARTIAL * (of[pattern] > 0))[None]) for pattern in range(1, len(of))]
 
     def whole(block_mask: Array) -> Array:
         shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
@@ -155,46 +155,46 @@ def coded(
     return halves if len(values) > 1 else whole
 
 
-def compact(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
-    """Return make(visited, words) -> int32 (lines, size padded to blocks): the words of visited tiles in their order.
+def placed(xp: Any, lines: int, size: int) -> Callable[[Array, Array, Array], Array]:
+    """Return make(visited, places, words) -> int32 (lines, size padded to blocks): words of visited tiles in places.
 
-    Args:
-        lines: number of lists.
-        size: tiles of a line; `visited` and `words` are (lines, size). Visited is 0 or 1.
+    All are (lines, size). Visited is 0 or 1. The places of the visited tiles of a line are 0, 1, ... in any order.
+    Words behind them are 0.
     """
-    of, place, start, taken = _places(xp, lines, size)
-
-    def make(visited: Array, words: Array) -> Array:
-        found = xp.count_true(xp.take(xp.cumsum(visited, 1), of, 0) <= xp.reshape(place, (-1, 1)))
-        return taken(words, start + xp.minimum(found, size - 1))
-
-    return make
-
-
-def placed(xp: Any, lines: int, size: int) -> Callable[[Array, Array], Array]:
-    """Return make(places, words) -> int32 (lines, size padded to blocks): each word at its place.
-
-    `places` and `words` are (lines, size). A place of -1 is none.
-    """
-    of, place, start, taken = _places(xp, lines, size)
-
-    def make(places: Array, words: Array) -> Array:
-        found = xp.first_true(xp.as_int(xp.take(places, of, 0) == xp.reshape(place, (-1, 1))))
-        return taken(words, start + found)
-
-    return make
-
-
-def _places(xp: Any, lines: int, size: int) -> tuple[Array, Array, Array, Callable[[Array, Array], Array]]:
-    """Return places of the words of lists: (line, place, first tile of the line, function that takes words)."""
     length = padded(size, BLOCK_WORDS)
-    line, place = np.divmod(np.arange(lines * length), length)
-    of, at, start = (xp.array(one.tolist()) for one in (line, place, line * size))
+    starts, index = xp.array(np.arange(lines)[:, None] * length), xp.array(np.arange(size)[None])
 
-    def taken(words: Array, found: Array) -> Array:
-        return xp.reshape(xp.take(xp.reshape(words, (-1,)), found, 0), (lines, length))
+    def make(visited: Array, places: Array, words: Array) -> Array:
+        # Hidden tiles have places too, behind the others: a device need not skip or add up anything.
+        total = xp.reshape(xp.count_true(visited > 0), (-1, 1))
+        behind = total + index - xp.cumsum(visited, 1)
+        at = starts + visited * places + (1 - visited) * behind
+        found = xp.scatter(xp.reshape(at, (-1,)), xp.reshape(words * visited, (-1,)), lines * length)
+        return xp.reshape(found, (lines, length))
 
-    return of, at, start, taken
+    return make
+
+
+def by_visits(xp: Any, groups: int, items: int, most: int) -> Callable[[Array], Array]:
+    """Return make(visits) -> int32 (groups * items + 1,): items by falling visits, groups one behind the other.
+
+    `visits` is int32 (groups * items,), from 0 to `most`. Equal items keep their order. The last number belongs to no
+    item. Room is taken for a number per item and count of visits, as many as there are tiles.
+    """
+    levels, number = most + 1, np.arange(groups * items)
+    level, numbers = xp.array(np.arange(levels)[None, :, None]), xp.array(np.arange(groups * items + 1))
+    rows, column = xp.array(number // items * levels), xp.array(number % items)
+    none = xp.array([groups * items])
+
+    def make(visits: Array) -> Array:
+        equal = xp.as_int(xp.reshape(most - visits, (groups, 1, items)) == level)
+        equal = xp.reshape(equal, (groups * levels, items))
+        counts = xp.count_true(equal > 0)
+        ranks = xp.cumsum(equal, 1) + xp.reshape(xp.cumsum(counts, 0) - counts - 1, (-1, 1))
+        mine = xp.take(xp.reshape(ranks, (-1,)), (rows + most - visits) * items + column, 0)
+        return xp.scatter(xp.concatenate((mine, none)), numbers, groups * items + 1)
+
+    return make
 
 
 def planes(problem: KernelProblem) -> int:
@@ -245,7 +245,7 @@ class Names:
             name_head(row, problem, *_head(problem, 0, member))
         names = [name for name in _NAMES if of_planes[name].any()]
         self.words = [layout.word(name) for name in names]
-        self.values = tuple(xp.array(np.repeat(of_planes[name], items).tolist()) for name in names)
+        self.values = tuple(xp.array(np.repeat(of_planes[name], items)) for name in names)
 
     def own(self, places: Dealt) -> np.ndarray:
         """Return rows with the members' numbers."""

@@ -82,7 +82,8 @@ def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     words += VARLEN_ITEM.single("row_blocks", 0, "sequence").values()
     for a in range(row_blocks):
         words += [VARLEN_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
-    ranked, tiles = varlen.ranked(xp, count, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
+    dealt, tiles = varlen.dealt(xp, words, ranks, VARLEN_ITEM.words(own)), varlen.tiles(xp, problem, count)
+    order = varlen.by_cost(xp, count)
     row_block, unit = _row_blocks_at_run_time(xp, problem, plan), rows * row_blocks
     # As in `split`: of two row blocks, the row block that sees more keys comes first.
     swaps, slope_stride = problem.call.rules.causal and row_blocks == 2, problem.slope_stride
@@ -112,7 +113,7 @@ def packed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
             values = values + (owner * slope_stride,)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
-        return ranked(values + of_blocks, (cost + ITEM_COST) * active)
+        return dealt(values + of_blocks, order((cost + ITEM_COST) * active))
 
     return make
 
@@ -337,12 +338,12 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
     """Return make(block_mask) -> the table, int32 (words,): rows of items, LISTED_ITEM, and behind them the lists."""
     work, codes, hidden, blocks, groups = of_lists(problem, plan)
     height, width, row_blocks = len(groups), codes.shape[2], plan.row_blocks
-    planes, dealt = tile_lists.planes(problem), tile_lists.dealt(problem, height)
+    planes, places = tile_lists.planes(problem), tile_lists.dealt(problem, height)
     lines, size = planes * height, tile_lists.length(problem, plan)
     of = np.array(
         [(*group, *(-1,) * (row_blocks - len(group))) for group in groups]
     ).T  # (row blocks of an item, items)
-    exists = [xp.array(np.tile(one >= 0, planes).astype(int).tolist()) for one in of]
+    exists = [xp.array(np.tile(one >= 0, planes).astype(int)) for one in of]
     column = np.arange(width)
     coded = tuple(
         [
@@ -350,21 +351,21 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
             for one in of
         ]
     )
-    wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1)).tolist()) for one in of]
+    wanted = [xp.array(np.tile(_wanted(problem, plan)[one], (planes, 1))) for one in of]
     # One constant, because a graph may not multiply by two, see `bridge.constants.unfolded`.
-    hides, tiles = (xp.array(one[None].tolist()) for one in ((column == 0) * hidden, column))
+    hides, tiles = (xp.array(one[None]) for one in ((column == 0) * hidden, column))
     # A tile of both row blocks is loaded for the first one, to way 0. Others of the second one go to way 1.
-    places = plan.ways * 2 if plan.ways > 1 else 1
-    words_of = tuple([xp.array((column * places * CODES + a * CODES)[None].tolist()) for a in range(row_blocks)])
-    stays = (places // 2 - 1) * CODES
-    rows = xp.array((np.arange(lines) * width).tolist())
-    starts = [xp.array((work.words.size + (np.arange(lines) + a * lines) * size).tolist()) for a in range(row_blocks)]
+    ways = plan.ways * 2 if plan.ways > 1 else 1
+    words_of = tuple([xp.array((column * ways * CODES + a * CODES)[None]) for a in range(row_blocks)])
+    stays = (ways // 2 - 1) * CODES
+    rows = xp.array(np.arange(lines) * width)
+    starts = [xp.array(work.words.size + (np.arange(lines) + a * lines) * size) for a in range(row_blocks)]
     fields = ("start", "rows", "cross", "after")
 
     def known(of_block: np.ndarray, field: str, *index: int) -> Array:
         """Return a field of all items' row blocks that no block mask changes."""
         values = blocks[field][(of_block, *index)]
-        return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes).tolist())
+        return xp.array(np.tile(np.where(of_block >= 0, values, 0), planes))
 
     constants = [
         tuple(
@@ -383,10 +384,10 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         words += [LISTED_ITEM.word("row_blocks", a, field) for field in ("first", "last", "sample", "sample_tile")]
         words += [LISTED_ITEM.word("row_blocks", a, field) for field in ("list", *fields)]
         words += [LISTED_ITEM.word("row_blocks", a, "distance") + i for i in range(2)]
-    own = names.own(dealt)
-    ranked = varlen.ranked(xp, lines + 1, words, dealt.ranks, LISTED_ITEM.words(own))
+    dealt = varlen.dealt(xp, words, places.ranks, LISTED_ITEM.words(names.own(places)))
+    order = tile_lists.by_visits(xp, 1, lines, row_blocks * width)
     inactive = [LISTED_ITEM.word("row_blocks", a, "first") for a in range(row_blocks)]
-    endings, nothing_more = [xp.array([int(word in inactive)]) for word in words], xp.array([0])
+    endings = [xp.array([int(word in inactive)]) for word in words]
 
     def make(block_mask):  # type: ignore[no-untyped-def]
         found, mine = (), ()
@@ -419,7 +420,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
             word = words_of[a] + found[a]
             if a > 0:
                 word = word + (both + firsts[0] * firsts[1]) * stays
-            lists = lists + (placed(place, word),)
+            lists = lists + (placed(mine[a], place, word),)
             total = xp.count_true(mine[a] > 0)
             sample_tile = xp.take(xp.reshape(found[a], (-1,)), rows + samples[a], 0) - 1
             # Row blocks that do not exist visit nothing.
@@ -429,7 +430,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
         values, ended = (end,) + values, ()
         for value, ending in zip(values, endings):
             ended = ended + (xp.concatenate((value, ending)),)
-        result = (xp.reshape(ranked(ended, xp.concatenate((cost + ITEM_COST, nothing_more))), (-1,)),)
+        result = (xp.reshape(dealt(ended, order(cost)), (-1,)),)
         for a in range(row_blocks):
             result = result + (xp.reshape(lists[a], (-1,)),)
         return xp.concatenate(result)
