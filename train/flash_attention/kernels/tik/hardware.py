@@ -19,6 +19,7 @@ FRACTAL = 256  # elements of a fractal
 # The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
 # meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64
+LAYER = 65536  # bytes of a layer of the banks: an instruction reads and writes different layers at the same time
 
 WIDENED = 1024  # float16 elements that become float32 at a time, for instructions that take only one dtype
 

@@ -10,7 +10,17 @@ from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.forward import score_bound
-from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
+from flash_attention.kernels.tik.hardware import (
+    BYTES,
+    FRACTAL,
+    HALF_LANES,
+    HALF_ROUND,
+    LANES,
+    LAYER,
+    WIDENED,
+    Buffer,
+    usage,
+)
 from flash_attention.kernels.tik.layout import BLOCK, SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -314,12 +324,12 @@ def _score_buffers(problem: KernelProblem, plan: ForwardPlan, near: bool) -> lis
         # A tensor per piece, and one more for the score bound that is measured meanwhile, or two for exponent limits.
         size = max(piece // 2 + 4 * HALF_ROUND, plan.staging_slot, measured)
         score = Buffer("score", "UB", "float32", size, pieces)
-        return [
-            score,
-            Buffer("probability_piece", "UB", "float16", piece, pieces),
-            replace(score, copies=1 if near else 2),
-            *((ceiling, replace(floor, size=256)) if near else ()),
-        ]
+        result = [score, Buffer("probability_piece", "UB", "float16", piece, pieces)]
+        if near:
+            return [*result, replace(score, copies=1), ceiling, replace(floor, size=256)]
+        # Limits stand in another layer of the banks than the scores, or each instruction takes twice as long.
+        gap = max(0, LAYER - usage(result)["UB"]) // BYTES["float32"]
+        return [*result, Buffer("gap", "UB", "float32", gap), replace(score, copies=2)]
     scores = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot, measured)
     room = softcap.RAW if problem.call.rules.softcap else 0
     return [
