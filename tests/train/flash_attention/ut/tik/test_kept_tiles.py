@@ -57,6 +57,7 @@ def test_more_ways_load_less():
     items = [[np.flatnonzero(row).tolist() or [0]] for row in random.random((64, 64)) < 0.125]
     counts = [loads(items, kept_tiles.plan(items, False, [ways] * 4), 4) for ways in range(1, 6)]
     assert counts == sorted(counts, reverse=True) and counts[-1] < 0.66 * counts[0]
+    assert counts[-1] < 1.2 * loads(items, kept_tiles.plan(items, False, [20]), 1)  # slots cost little
     again = [items[0]] * 9  # fits
     assert loads(again, kept_tiles.plan(again, False, [6] * 4), 4) == len(items[0][0])
 
@@ -72,7 +73,7 @@ def test_items_that_visit_the_same_tiles_come_together():
         assert sorted(kept_tiles.in_line(random_items(seed))) == list(range(len(random_items(seed))))
 
 
-@pytest.mark.parametrize("partner, at_once, spread", [([0, 20, 21], 1, 7), ([0], 3, 6)])
+@pytest.mark.parametrize("partner, at_once, spread", [([0, 20, 21], 1, 7), ([0], 3, 7)])
 def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
     """Only in slots full of tiles that stay do some come at once."""
     items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, 7, 8], [0, 9, 10]], [list(range(64)), partner]]
@@ -80,7 +81,7 @@ def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
     loads(items, plans, 3)
     (stays,) = np.nonzero([visit.stays for visit in plans[-1][0]])
     assert stays[:at_once].tolist() == list(range(at_once))
-    assert len(stays) == at_once + spread and np.diff([2, *stays[at_once:]]).min() >= 7
+    assert len(stays) == at_once + spread and np.diff([2, *stays[at_once:]]).min() >= 5
 
 
 def test_a_short_list_visits_first_what_stays():

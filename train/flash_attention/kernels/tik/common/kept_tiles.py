@@ -11,6 +11,7 @@ visit is furthest away (Belady, "A study of replacement algorithms for a virtual
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from flash_attention.kernels.tik.tik_types import Scalar
 MOST_WAYS = 12
 NEVER = 1 << 30
 FADING, NEW = 0.6, 0.3  # measured, see `in_line`
+FAR, CROWDED = 50, 20  # the same of `_slots`, in items
 
 
 class Place(NamedTuple):
@@ -173,23 +175,26 @@ def _ordered(
     alone = [[tile for tile in stream if tile not in shared] for stream in item]
     result: list[list[Visit]] = [[] for _ in item]
     begin, end, spread = min(map(len, item)), max(map(len, item)), 0
+    goes = _slots(item, shared, alone, following, pinned, ring)
     for place in range(end):
         slot, active = place % ring.slots, [a for a, stream in enumerate(item) if place < len(stream)]
         taken: dict[int, int] = {}  # ways of tiles at this place
 
         def due(tile: int, slot: int = slot) -> int:
-            then, first = following[tile]
-            return NEVER if first and slot else then
+            return _due(following, tile, slot)
+
+        def here(a: int, slot: int = slot) -> list[int]:
+            return [tile for tile in alone[a] if goes[a][tile] == slot]
 
         def hit(tiles: list[int], slot: int = slot) -> int | None:
             return next((tile for tile in tiles if ring.places.get(tile, (-1,))[0] == slot), None)
 
-        def chosen(tiles: list[int], slot: int = slot, taken: dict[int, int] = taken) -> int:
-            """Return the tile to load: if a way becomes free for long, the one that is visited again soonest."""
-            loaded = [tile for tile in tiles if tile not in ring.places] or tiles
-            room = max(due for way, due in enumerate(ring.due[slot]) if way not in taken.values())
-            soonest = min(loaded, key=due)
-            return soonest if due(soonest) < room else max(loaded, key=due)
+        def chosen(tiles: list[int]) -> int:
+            """Return the tile to load: of the ones that are not there the one whose next visit is furthest away.
+
+            Later tiles then take its way.
+            """
+            return max([tile for tile in tiles if tile not in ring.places] or tiles, key=due)
 
         def visit(tile: int, slot: int = slot, taken: dict[int, int] = taken) -> tuple[int, bool]:
             at, way = ring.places.get(tile, (-1, 0))
@@ -203,12 +208,14 @@ def _ordered(
         if pinned and place == 0:
             tiles = {a: item[a][0] for a in active}
         elif shared and len(active) == len(item):
-            both, waits = hit(shared), min(map(len, item)) - place > len(shared)
-            if both is None and not (waits and any(hit(tiles_of) is not None for tiles_of in alone)):
-                both = chosen(shared)
+            mine = [tile for tile in shared if goes[0][tile] == slot]
+            both, waits = hit(mine), len(range(place, begin, ring.slots)) > len(mine)
+            if mine and both is None and not (waits and any(hit(here(a)) is not None for a in active)):
+                both = chosen(mine)
             tiles = {} if both is None else dict.fromkeys(active, both)
         if not tiles:
-            found = {a: hit(alone[a]) for a in active}
+            mine_of = {a: here(a) for a in active}
+            found = {a: hit(mine_of[a]) for a in active}
             if place >= begin:  # one row block is left
                 (rest,) = (alone[a] for a in active)
                 there = sum(tile in ring.places for tile in rest)
@@ -218,9 +225,9 @@ def _ordered(
                     found = {}
             tiles = {a: tile for a, tile in found.items() if tile is not None}
             if len(tiles) > 1:
-                later = len(range(place + ring.slots, min(map(len, item)), ring.slots))
-                hits = [sum(ring.places.get(tile, (-1,))[0] == slot for tile in of) for of in alone]
-                misses = [any(tile not in ring.places for tile in of) for of in alone]
+                later = len(range(place + ring.slots, begin, ring.slots))
+                hits = [sum(ring.places.get(tile, (-1,))[0] == slot for tile in of) for of in mine_of.values()]
+                misses = [any(tile not in ring.places for tile in of) for of in mine_of.values()]
                 # A tile of one row block comes while the other one visits a tile that is there: two would be late.
                 if sum(hits) - 1 <= later and any(misses):
                     del tiles[min((a for a in tiles if misses[a]), key=hits.__getitem__)]
@@ -232,11 +239,70 @@ def _ordered(
                     stays[tile] = stays[tile][0], True
         for a in active:
             if a not in tiles:
-                tiles[a] = chosen(alone[a])
+                tiles[a] = chosen(here(a))
                 result[a].append(Visit(entries[a][tiles[a]], *visit(tiles[a])))
             for left in (shared, alone[a]):
                 if tiles[a] in left:
                     left.remove(tiles[a])
+    return result
+
+
+def _due(following: dict[int, tuple[int, bool]], tile: int, slot: int) -> int:
+    """Return the item that next finds a tile in a slot."""
+    then, first = following[tile]
+    return NEVER if first and slot else then
+
+
+def _slots(
+    item: Item,
+    shared: Sequence[int],
+    alone: Sequence[Sequence[int]],
+    following: dict[int, tuple[int, bool]],
+    pinned: bool,
+    ring: _Ring,
+) -> list[dict[int, int]]:
+    """Return the slot of each tile of an item, by row block.
+
+    A tile to load goes where a way becomes free for long. But few tiles of a slot should be due in the same item,
+    because a slot has a share of its places.
+    """
+    streams, slots = range(len(item)), range(ring.slots)
+    room = [[len(range(slot, len(stream), ring.slots)) for slot in slots] for stream in item]
+    result: list[dict[int, int]] = [{} for _ in item]
+
+    def goes(tile: int, members: Sequence[int], slot: int) -> None:
+        for a in members:
+            result[a][tile] = slot
+            room[a][slot] -= 1
+
+    if pinned:
+        for a in streams:
+            if item[a]:
+                goes(item[a][0], [a], 0)
+    dues = [list(of) for of in ring.due]
+    # Tiles of one row block that are there should find room beside the ones of both.
+    there = [[sum(ring.places.get(tile, (-1,))[0] == slot for tile in tiles) for tiles in alone] for slot in slots]
+
+    def worth(tile: int, both: bool, slot: int) -> tuple[bool, int, int]:
+        due, most = _due(following, tile, slot), max(dues[slot])
+        gain = min(most - due, FAR) - CROWDED * dues[slot].count(due) if due < NEVER else 0
+        return not both or all(room[a][slot] > there[slot][a] for a in streams), gain, most
+
+    for tiles, members in ((shared, streams), *((alone[a], [a]) for a in streams)):
+        left = [tile for tile in tiles if tile not in result[members[0]]]
+        soonest = sorted(left, key=lambda tile: following[tile][0])
+        for tile in soonest:
+            slot, way = ring.places.get(tile, (-1, 0))
+            if slot >= 0 and all(room[a][slot] for a in members):
+                goes(tile, members, slot)
+                dues[slot][way] = _due(following, tile, slot)
+        for tile in soonest:
+            if tile not in result[members[0]]:
+                free = [slot for slot in slots if all(room[a][slot] for a in members)]
+                slot = max(free, key=functools.partial(worth, tile, members is streams))
+                goes(tile, members, slot)
+                furthest = dues[slot].index(max(dues[slot]))
+                dues[slot][furthest] = min(dues[slot][furthest], _due(following, tile, slot))
     return result
 
 
