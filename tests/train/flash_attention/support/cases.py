@@ -21,6 +21,8 @@ from flash_attention import reference
 from flash_attention.call import ALL_BLOCKS, AttentionRules, Call, TensorSpec
 from flash_attention.call.tiling import tile_of, tiles_of
 
+from tests.train.flash_attention.support.arrays import bias_of_slopes
+
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 
 MASKS = {
@@ -443,9 +445,8 @@ def _options(case: Case) -> dict:
     """Return the optional arguments of a case for the functions of `reference`."""
     inputs, bias = case.inputs(), case.inputs().bias
     if inputs.alibi_slopes is not None:
-        distance = np.abs(np.arange(case.seq_q)[:, None] + case.call.offset - np.arange(case.seq_k))
-        slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (case.batch, case.heads))
-        bias = -slopes[..., None, None] * distance
+        slopes = np.broadcast_to(inputs.alibi_slopes, (case.batch, case.heads))
+        bias = bias_of_slopes(slopes, case.seq_q, case.seq_k, case.call.offset)
     return {
         "mask": case.backend_mask(),
         "bias": bias,

@@ -4,6 +4,8 @@ import numpy as np
 from flash_attention import reference
 from mindspore import Tensor
 
+from tests.train.flash_attention.support import arrays
+from tests.train.flash_attention.support.arrays import bias_of_slopes
 from tests.train.flash_attention.support.calls import make_call
 
 # float16 results of sums in float32 on stored float16 tensors: a unit in the last place of numbers around one.
@@ -12,7 +14,7 @@ CLOSE = {"rtol": 2e-3, "atol": 2e-3}
 
 def random(*shape, seed=0) -> np.ndarray:
     """Return normal random float16 elements."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+    return arrays.random(*shape, seed=seed, dtype=np.float16)
 
 
 def shown(seq_q: int, seq_k: int, causal=False, window=(-1, -1), leftpad=0) -> np.ndarray:
@@ -36,9 +38,8 @@ def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple
     scores, given = (1, q.shape[1], len(q), len(k)), {"mask": ~visible[None, None]}
     rules = {"softcap": softcap, "mask_shape": (1, 1, *visible.shape), "mask_dtype": "bool"}
     if slopes is not None:
-        distance = np.abs(np.arange(len(q))[:, None] + len(k) - len(q) - np.arange(len(k)))
         rules.update(bias_shape=scores, bias_dtype="float32")
-        given["bias"] = -np.asarray(slopes, np.float64)[None, :, None, None] * distance
+        given["bias"] = bias_of_slopes(slopes, len(q), len(k), len(k) - len(q))
     if upstream is not None:
         given["d_output"] = upstream.swapaxes(0, 1)[None]
     call = make_call(*scores, q.shape[2], k.shape[1], dtype="float32", **rules)
@@ -49,12 +50,12 @@ def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple
 
 
 def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """Turn the pairs of one sequence, (seq, heads, dim), by the angles of its positions."""
+    """Turn the pairs of (..., seq, heads, dim) by the angles of their positions (..., seq), in float64."""
     half = cos.shape[1]
     first, second = np.arange(half), np.arange(half) + half
     if interleaved:
         first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
-    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
+    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][..., None, :]
     pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
     result = x.astype(np.float64)
     result[..., first], result[..., second] = pairs.real, pairs.imag

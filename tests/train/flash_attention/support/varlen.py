@@ -18,7 +18,7 @@ from flash_attention import reference
 from flash_attention.call import Call
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.arrays import bias_of_slopes, ends
 from tests.train.flash_attention.support.case_list import covering, rules_of
 from tests.train.flash_attention.support.cases import SEED, Case
 
@@ -118,9 +118,8 @@ class VarlenCase(Case):
             "bias": None if self.bias is None else self.bias[..., keys],
         }
         if self.slopes is not None:
-            distance = np.abs(np.arange(one.seq_q)[:, None] + one.offset - np.arange(one.seq_k))
             slopes = self.slopes[index] if self.per_sequence else self.slopes
-            given["bias"] = -slopes.astype(np.float64)[None, :, None, None] * distance
+            given["bias"] = bias_of_slopes(slopes, one.seq_q, one.seq_k, one.offset)
         return (data.query[:, :, rows], data.key[:, :, keys], data.value[:, :, keys]), given
 
 

@@ -8,9 +8,9 @@ from flash_attention.cache_update import ScatterUpdate
 from flash_attention.call import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
-from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.arrays import pages, random
 from tests.train.flash_attention.support.modes import in_mode
-from tests.train.flash_attention.support.paged import SINKS, expected, grow, pages
+from tests.train.flash_attention.support.paged import SINKS, expected, grow
 from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40

@@ -22,10 +22,10 @@ from flash_attention import (
 from flash_attention.call import Call
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.arrays import ends
+from tests.train.flash_attention.support.arrays import ends, pages
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.flash_attn_truth import turned
-from tests.train.flash_attention.support.paged import expected, pages
+from tests.train.flash_attention.support.paged import expected
 from tests.train.flash_attention.support.run import array, tensor
 
 HEADS, KV_HEADS, DIM = 4, 2, 16

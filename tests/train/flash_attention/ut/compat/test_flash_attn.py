@@ -13,9 +13,9 @@ from flash_attention.compat.flash_attn.bert_padding import index_first_axis, pad
 from flash_attention.compat.flash_attn.layers.rotary import apply_rotary_emb
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.support.arrays import pages
 from tests.train.flash_attention.support.arrays import random as normal
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown
-from tests.train.flash_attention.support.paged import pages
 
 
 def test_padding_has_its_gradient():

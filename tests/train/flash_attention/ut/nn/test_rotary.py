@@ -7,6 +7,7 @@ from flash_attention import rotary, rotary_embedding
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.flash_attn_truth import turned as rotated
 from tests.train.flash_attention.support.versions import dtype_named
 
 BATCH, SEQ, HEADS, DIM, POSITIONS = 3, 7, 2, 20, 40
@@ -29,19 +30,9 @@ def tables(rotary_dim: int) -> tuple:
 
 
 def expected(x, cos, sin, interleaved: bool, offsets, conjugate=False) -> np.ndarray:
-    """Rotate in float64: the pairs as complex numbers times the tables' complex numbers. The result is (batch, seq,
-    heads, head_dim).
-    """
-    x, rotary_dim = x.astype(np.float64), 2 * cos.shape[1]
-    first, second = np.arange(rotary_dim // 2), np.arange(rotary_dim // 2) + rotary_dim // 2
-    if interleaved:
-        first, second = np.arange(0, rotary_dim, 2), np.arange(1, rotary_dim, 2)
-    factors = cos.astype(np.float64) + 1j * sin.astype(np.float64)
+    """Return the rotation of x, (batch, seq, heads, head_dim), from the offsets on, in float64."""
     positions = np.broadcast_to(offsets, len(x))[:, None] + np.arange(x.shape[1])
-    turned = (x[..., first] + 1j * x[..., second]) * (factors.conj() if conjugate else factors)[positions][:, :, None]
-    result = x.copy()
-    result[..., first], result[..., second] = turned.real, turned.imag
-    return result
+    return rotated(x, cos, -sin if conjugate else sin, positions, interleaved)
 
 
 def turned(x):

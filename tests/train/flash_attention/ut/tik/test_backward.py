@@ -16,27 +16,21 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import build_backward, forward
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
+from tests.train.flash_attention.ut.tik.support.programs import build_backward
 from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, of_every_day, within_limits
 
 
-def gradients(tik, execute, problem: KernelProblem, arrays: dict, **features) -> dict:
-    """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
-    operator = build_backward(
-        problem, tik, bias_grad=problem.call.bias_shape is not None, return_lse="d_logsumexp" in arrays
-    )
-    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, **features))
-    return stored_arrays.backward_outputs(problem, stored)
+def gradients(tik, execute, problem: KernelProblem, arrays: dict) -> dict:
+    """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays, which have the output and logsumexp."""
+    return both_passes(tik, execute, problem, arrays)[0]
 
 
 def run_case(tik, execute, case, **chosen) -> reference.Attention:
     """Run forward and backward kernels of a case. `chosen` are fields of its problem."""
     data, problem = case.inputs(), replace(describe.kernel_problem(case.call), **{"cores": 4, **chosen})
-    features = features_of(case)
-    output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
     arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}
-    result = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp}, **features)
-    return reference.Attention(output, logsumexp, **result)
+    return reference.Attention(**both_passes(tik, execute, problem, {**arrays, **features_of(case)})[0])
 
 
 @pytest.mark.parametrize("case", of_every_day())
@@ -285,7 +279,7 @@ def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
     output = weights @ value
     d_scores = weights * (d_output @ value.swapaxes(-1, -2) - (d_output * output).sum(-1, keepdims=True))
     arrays |= {"output": output.astype(np.float16), "logsumexp": logsumexp.astype(np.float32)}
-    runs = [gradients(tik, execute, problem, arrays, bias=bias)["d_bias"] for _ in range(2)]
+    runs = [gradients(tik, execute, problem, {**arrays, "bias": bias})["d_bias"] for _ in range(2)]
     assert runs[0].dtype == np.float32 and np.array_equal(*runs)
     assert np.abs(runs[0] - d_scores.sum((0, 1), keepdims=True)).max() < 3e-3
 
@@ -315,19 +309,14 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     """All tokens run. The last 600 see only the last 1000 tokens, so a small matrix gives their truth."""
     length, tail, window = 65536, 1000, 400
     attention = Call(1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True))
-    problem, random = describe.kernel_problem(attention, cores=2), np.random.default_rng(0)
-    arrays = {
-        name: random.standard_normal((1, 2, length, 32)).astype(np.float16)
-        for name in ("query", "key", "value", "d_output")
-    }
-    query, key, value, d_output = arrays.values()
-    output, logsumexp = forward(tik, execute, problem, query, key, value)
-    actual = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp})
+    problem = describe.kernel_problem(attention, cores=2)
+    arrays = random_data(problem)
+    actual, _ = both_passes(tik, execute, problem, arrays)
     # A short sequence made of the end of the long sequence has the same distances, and so the same bias.
     short = dataclasses.replace(attention, seq_q=tail, seq_k=tail)
     *qkv, given = (array[:, :, -tail:] for array in arrays.values())
     exact, low = (run(short, *qkv, d_output=given) for run in (reference.truth, reference.baseline))
-    results = reference.Attention(output, logsumexp, **actual).named()
+    results = reference.Attention(**actual).named()
     sure = slice(window - tail, None)
     for name, result in results.items():
         error, baseline = (

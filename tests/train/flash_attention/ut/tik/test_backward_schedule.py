@@ -218,22 +218,6 @@ def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept
     assert backward_work.choose(make_kernel_problem(**given, **fields)).split.kept == kept
 
 
-def test_words_of_an_item():
-    """An item names the group's first query head, the planes of its mask and bias, and the steps of all its heads."""
-    shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
-    problem = make_kernel_problem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
-    split = backward_work.split(problem, plans(problem)[0])
-    items = split.table[split.table["count"] > 0]
-    batch, head = np.divmod(items["kv_head"], 2)
-    assert sorted(set(items["kv_head"])) == list(range(6))
-    np.testing.assert_array_equal(items["head"], batch * 6 + head * 3)
-    np.testing.assert_array_equal(items["mask_plane"], batch)
-    for field in ("bias_plane", "slope"):
-        np.testing.assert_array_equal(items[field], head * 3)
-    np.testing.assert_array_equal(items["steps"], 3 * items["count"])
-    assert split.units == tuple(split.table["steps"].sum(axis=1))
-
-
 # Query tiles of 16 that stand askew beside key tiles of 128 would need nine distances.
 _ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_alignment": "bottom_right"}
 

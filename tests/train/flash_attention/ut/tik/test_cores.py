@@ -13,10 +13,9 @@ from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
-from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_arrays, random_data
+from tests.train.flash_attention.ut.tik.support.passes import forward as run_forward
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
-from tests.train.flash_attention.ut.tik.support.programs import forward as run_forward
 
 
 def _first_query(row: np.void) -> int:
@@ -62,14 +61,12 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
 
 def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
     """Two cores share three items of two row blocks: the last item becomes two."""
-    random = np.random.default_rng(0)
-    query, key, value = (random.standard_normal((1, 3, 250, 16)).astype(np.float16) for _ in range(3))
     results = []
     for cores in (1, 2):
         problem = make_kernel_problem(1, 3, 250, 250, 16, cores=cores, tiling="pair128")
         items = [row for share in forward.choose(problem).split.table for row in share if row["end"]]
         assert len(items) == (3 if cores == 1 else 4)
-        results.append(run_forward(tik, execute, problem, query, key, value))
+        results.append(run_forward(tik, execute, problem, *random_arrays(problem)))
     for alone, shared in zip(*results):
         np.testing.assert_array_equal(alone, shared)
 
@@ -77,17 +74,14 @@ def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
 @pytest.mark.parametrize(("heads", "cores", "slots"), ((1, 10, 10), (3, 2, 2)))
 def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int) -> None:
     """There are more slots than the last pass loads at a time, or heads that only some cores share."""
-    random = np.random.default_rng(0)
-    query, key, value, d_output = (random.standard_normal((1, heads, 310, 16)).astype(np.float16) for _ in range(4))
     problem = make_kernel_problem(1, heads, 310, 310, 16, cores=cores, tiling="rows16keys32")
-    forward_problem = make_kernel_problem(1, heads, 310, 310, 16, cores=1)
-    output, logsumexp = run_forward(tik, execute, forward_problem, query, key, value)
+    whole = make_kernel_problem(1, heads, 310, 310, 16, cores=1)
+    output, logsumexp = run_forward(tik, execute, whole, *random_arrays(problem))
+    data = {**random_data(problem), "output": output, "logsumexp": logsumexp}
     results = []
     for one in (dataclasses.replace(problem, cores=1), problem):
         assert backward.choose(one).split.slots == (1 if one.cores == 1 else slots)
-        operator = build_backward(one, tik)
-        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append(stored_arrays.backward_outputs(problem, operator.run(execute, **stored)))
+        results.append(both_passes(tik, execute, one, data)[0])
     alone, shared = results
     for name in ("d_key", "d_value"):
         np.testing.assert_array_equal(alone[name], shared[name], err_msg=name)

@@ -6,7 +6,8 @@ from flash_attention.kernels.tik.decode import schedule
 from flash_attention.kernels.tik.decode import tiling as tiling
 
 from tests.train.flash_attention.support.calls import changed, make_kernel_problem
-from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, arrays, check, run
+from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, check, run
+from tests.train.flash_attention.ut.tik.support.passes import random_arrays
 
 CONTIGUOUS = {
     "one short tile": make_kernel_problem(1, 1, 1, 40, 16, cores=1),
@@ -34,7 +35,7 @@ CONTIGUOUS = {
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_contiguous_cache(tik, execute, name):
     problem = CONTIGUOUS[name]
-    given = arrays(problem)
+    given = random_arrays(problem)
     check(problem, *given, *run(tik, execute, problem, *given)[:2])
 
 
@@ -85,7 +86,7 @@ def test_lengths_and_tables_are_data(tik, execute):
 def test_large_logits_neither_saturate_nor_spoil(tik, execute, size):
     """Scores reach 60000 and more, and are not rounded."""
     problem = make_kernel_problem(1, 4, 2, 300, 64, kv_heads=2, cores=3, **CAUSAL)
-    query, key, value = arrays(problem)
+    query, key, value = random_arrays(problem)
     query, key = (query * np.float16(size)).astype(np.float16), (key * np.float16(min(size, 60))).astype(np.float16)
     check(problem, query, key, value, *run(tik, execute, problem, query, key, value)[:2], factor=3.0)
 
@@ -101,7 +102,7 @@ def test_another_sequence_of_nan_spoils_none(tik, execute):
 
 def test_two_runs_are_bit_equal(tik, execute):
     problem = CONTIGUOUS["pairs across cores"]
-    given = arrays(problem)
+    given = random_arrays(problem)
     first, again = (run(tik, execute, problem, *given) for _ in range(2))
     assert np.array_equal(first[0], again[0]) and np.array_equal(first[1], again[1])
 

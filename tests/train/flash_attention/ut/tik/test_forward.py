@@ -5,12 +5,16 @@ import pytest
 from flash_attention import reference
 from flash_attention.call import AttentionRules, Call
 from flash_attention.kernels.tik import describe
+from flash_attention.kernels.tik.common import score_terms
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import shared_cases
-from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
-from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays
+from tests.train.flash_attention.ut.tik.support.passes import forward, random_arrays
+from tests.train.flash_attention.ut.tik.support.programs import build_forward
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
+
+END = {"causal": True, "causal_alignment": "bottom_right"}
 
 
 @pytest.mark.spread
@@ -98,6 +102,11 @@ def test_sinks_of_any_size(tik, execute, causal):
         pytest.param(
             make_kernel_problem(1, 1, 16, 66000, 48, cores=1), id="strides_beyond_the_field", marks=pytest.mark.slow
         ),
+        # A slope that no float16 holds, at positions whose terms cancel.
+        pytest.param(
+            make_kernel_problem(1, 1, 16, 16384, 16, alibi=True, slopes=(2.0**-0.7,), cores=1, **END),
+            id="alibi_far_from_the_first_key",
+        ),
     ),
 )
 def test_sizes_out_of_the_ordinary(tik, execute, problem):
@@ -122,3 +131,9 @@ def test_few_keys_with_computed_alibi(tik, execute, keys):
     problem = make_kernel_problem(1, 2, 200, keys, 64, causal=True, alibi=True, cores=1)
     arrays = random_arrays(problem)
     check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
+
+
+def test_float16_terms_add_up():
+    for value in (0.1, 1 / 3, 40.7, 2.0**-9 * 1.23456):
+        assert sum(score_terms.terms(value, 2)) == pytest.approx(value, rel=2.0**-21, abs=2.0**-25)
+        assert sum(score_terms.terms(value, 3)) == pytest.approx(value, rel=2.0**-31, abs=2.0**-25)

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours, plane
+from flash_attention.kernels.tik.common.work_split import deal, neighbours
 from flash_attention.kernels.tik.forward import schedule as forward_work
 from flash_attention.kernels.tik.forward.items import EDGE
 from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
-from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,14 +101,6 @@ def test_visibility_at_either_end_of_a_range(fields):
     check_visibility(problem, candidates(problem)[0])
 
 
-def test_every_row_block_of_every_head_is_done_once():
-    _, _, work = _planned(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
-    done = [(row["head"], words["start"]) for _, row, words in _row_blocks(work)]
-    assert len(done) == len(set(done)) == 18 * 4
-    for _, row, _ in _row_blocks(work):
-        assert row["kv_head"] == row["head"] // 6 * 2 + row["head"] % 6 // 3
-
-
 @pytest.mark.parametrize(("heads", "seq"), ((32, 4096), (8, 4096), (1, 8192), (3, 2048)))
 def test_causal_work_is_balanced(heads, seq):
     _, _, work = _planned(1, heads, seq, seq, 128, causal=True)
@@ -149,36 +140,6 @@ def test_no_distances_where_nothing_comes_after_its_query():
     assert not len(work.distances)
     for _, _, words in _row_blocks(work):
         assert min(words["cross"], words["after"]) > words["last"]
-
-
-def test_words_of_an_item():
-    """An item names its planes of mask, bias and slope, its rows in whole fractals, and their cost."""
-    shapes = {"mask_shape": (3, 1, 1, 900), "bias_shape": (1, 6, 1, 900)}
-    problem = make_kernel_problem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
-    plan = candidates(problem)[0]
-    work = forward_work.split(problem, plan)
-    units = [0] * work.cores
-    for core, row, words in _row_blocks(work):
-        batch, head = divmod(row["head"], 6)
-        assert (row["mask_plane"], row["bias_plane"], row["slope"]) == (batch, head, head)
-        assert words["rows"] == padded(min(plan.rows, 700 - words["start"]))
-        units[core] += words["last"] - words["first"] + 1
-    assert tuple(units) == work.units
-    assert work.items == max(sum(row["end"] > 0 for row in items) for items in work.table)
-
-
-def test_items_visit_no_tile_in_vain():
-    _, _, work = _planned(1, 3, 1200, 1200, 64, window_left=100, window_right=0, cores=2)
-    assert work.table.shape[0] == 2
-    for items in work.table:
-        for row in items:
-            blocks = row["row_blocks"]
-            active = [words for words in blocks if words["rows"]]
-            for words in blocks:  # missing row blocks have a range without tiles
-                assert words["rows"] or words["first"] > words["last"]
-            if active:
-                assert row["begin"] == min(words["first"] for words in active)
-                assert row["end"] == max(words["last"] for words in active) + 1
 
 
 SAMPLED = (
@@ -249,14 +210,6 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fie
         forward_work.split(wide, candidates(wide)[0])
 
 
-def test_table_holds_as_many_partial_tiles_as_it_says():
-    """Rows 384..511 see all of keys 0..509 or all of 510..1019: these are eight tiles of 128, all partial."""
-    _, _, work = _planned(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
-    (words,) = (words for _, _, words in _row_blocks(work) if words["start"] == 384)
-    assert words["last"] - words["first"] + 1 == 2 * EDGE
-    assert all(_number(words, tile) for tile in range(8))
-
-
 def test_cores_without_work_are_not_used():
     """If the best tiles leave cores idle, the same tiles in smaller items are chosen if they are faster."""
     few = forward_work.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
@@ -284,18 +237,6 @@ def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
 def test_largest_costs_are_dealt_first():
     assert deal([1, 5, 2, 4, 3], 2) == ([[1, 2, 0], [3, 4]], [8, 7])
     assert deal([1, 1], 5) == ([[0], [1]], [1, 1])
-
-
-def test_bounds_of_keys_out_of_a_tile_are_all_the_same():
-    """Tiles are told apart by their bounds: equal ones share a number."""
-    assert clip((10, 90), 64, 64) == (0, 26) and clip((70, 300), 64, 64) == (6, 64)
-    assert {clip(bounds, 64, 64) for bounds in ((0, 64), (70, 70), (128, 300), (200, 90))} == {(0, 0)}
-
-
-def test_planes_of_inputs_that_batches_or_heads_share():
-    """(batches, heads) of the input, then which plane batch 1 and head 1 of a problem read."""
-    planes = {(2, 3): 1 * 3 + 1, (3, 2): 1 * 2 + 1, (1, 3): 1, (2, 1): 1, (1, 1): 0}
-    assert {sizes: plane(*sizes, 1, 1) for sizes in planes} == planes
 
 
 def test_items_of_equal_cost_go_to_hands_that_have_their_neighbours():

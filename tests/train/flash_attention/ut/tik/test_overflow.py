@@ -3,19 +3,15 @@
 `execute` checks the status of every program; the data here come close to overflow, or overflow.
 """
 
-import functools
-
 import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.call import Call
-from flash_attention.kernels.tik import KernelProblem, describe
+from flash_attention.kernels.tik import describe
 
 from tests.train.flash_attention.support.calls import make_call
 from tests.train.flash_attention.support.cases import check_call
-from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
-from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
 ROWS, KEYS = 144, 400
 
@@ -61,27 +57,11 @@ def _rows_of_great_gradients(head_dim):
 DATA = (_drifting_keys, _huge_key_last, _rows_of_different_scale, _scores_to_60000)
 
 
-@functools.lru_cache(maxsize=4)
-def _operators(problem: KernelProblem, tik) -> tuple:
-    """Build the forward kernel and the backward operator, which many tests feed with data."""
-    return build_forward(problem, tik), build_backward(problem, tik)
-
-
-def _run(tik, execute, attention: Call, arrays: list, d_saturates=False, **features) -> reference.Attention:
+def _run(tik, execute, attention: Call, arrays: list, **features) -> reference.Attention:
     """Return the output, logsumexp and gradients of the operators."""
-    problem = describe.kernel_problem(attention, cores=1)
-    query, key, value, d_output = arrays
-    forward, backward = _operators(problem, tik)
-    feed = forward.feed(**stored_arrays.forward_inputs(problem, query, key, value, **features))
-    stored = execute(forward.tik, feed, [tensor.name for tensor in forward.outputs])
-    output, logsumexp = stored_arrays.forward_outputs(problem, stored)
-
-    def run(instance, feed: dict, outputs: list) -> dict:
-        return execute(instance, feed, outputs, saturates=d_saturates)
-
-    inputs = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output, **features)
-    gradients = stored_arrays.backward_outputs(problem, backward.run(run, **inputs))
-    return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
+    data = dict(zip(("query", "key", "value", "d_output"), arrays))
+    found, _ = both_passes(tik, execute, describe.kernel_problem(attention, cores=1), {**data, **features})
+    return reference.Attention(**found)
 
 
 def _check(attention: Call, arrays: list, actual: reference.Attention, **features) -> None:
@@ -211,7 +191,11 @@ def test_gradients_beyond_float16_set_the_status(tik, execute):
     attention = Call(1, 1, ROWS, KEYS, 64)
     exact = reference.truth(attention, *arrays[:3], d_output=arrays[3])
     assert np.abs(exact.d_query).max() > 70000
-    actual = _run(tik, execute, attention, arrays, d_saturates=None)
+
+    def run(instance, feed: dict, outputs: list) -> dict:
+        return execute(instance, feed, outputs, saturates=False if "output" in outputs else None)
+
+    actual = _run(tik, run, attention, arrays)
     beyond = np.abs(exact.d_query) > 66000
     assert np.all(np.abs(actual.d_query[beyond]) == 65504)
     with pytest.raises(AssertionError, match="overflow"):

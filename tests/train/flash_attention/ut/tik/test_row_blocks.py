@@ -17,13 +17,9 @@ from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import build_forward, forward
-from tests.train.flash_attention.ut.tik.support.shared_cases import (
-    check_closely,
-    check_shards,
-    random_arrays,
-    run_forward,
-)
+from tests.train.flash_attention.ut.tik.support.passes import forward, random_arrays
+from tests.train.flash_attention.ut.tik.support.programs import build_forward
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, check_shards, run_forward
 
 # Lengths around the row blocks and the tiles; half_scores from 512 keys on.
 ONE = {"heads": 1, "kv_heads": 1}

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem, layout
+from flash_attention.kernels.tik.forward.tiling import candidates
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import LAYOUTS
+from flash_attention.kernels.tik.recorder import Core
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.passes import both_passes, random_data
-from tests.train.flash_attention.ut.tik.support.programs import Program
-from tests.train.flash_attention.ut.tik.support.programs import forward as forward_of
+from tests.train.flash_attention.ut.tik.support.passes import both_passes, forward, random_arrays, random_data
 
 CASES = {
     "several-row-blocks": {"sizes": (2, 1, 150, 200, 16), "causal": True, "causal_alignment": "bottom_right"},
@@ -71,12 +71,11 @@ def test_an_item_of_nan_spoils_no_other(tik, execute_nan, name):
     problem = make_kernel_problem(
         2, 1, 190, 170, 16, window_left=20, window_right=10, cores=3, tiling="single32", layout=name
     )
-
-    data = random_data(problem)
-    expected = forward_of(tik, execute_nan, problem, *(data[what] for what in ("query", "key", "value")))
-    for what in ("query", "key", "value"):
-        data[what][0] = np.nan
-    found = forward_of(tik, execute_nan, problem, *(data[what] for what in ("query", "key", "value")))
+    arrays = random_arrays(problem)
+    expected = forward(tik, execute_nan, problem, *arrays)
+    for array in arrays:
+        array[0] = np.nan
+    found = forward(tik, execute_nan, problem, *arrays)
     for got, wanted in zip(found, expected):
         np.testing.assert_array_equal(got[1], wanted[1])
         assert not np.array_equal(got[0], wanted[0])
@@ -109,19 +108,21 @@ def test_rows_of_a_head_are_moved_out_of_and_into_the_matrix(tik, execute, token
     problem = _problem((tokens // 16, 2, 16, 16, 32), layout="TH")
     batch, head, rows, height = tokens // 16 - 1, 1, 5, 16
     matrix = np.random.default_rng(0).standard_normal((tokens, 64)).astype(np.float16)
-    shape = layout.nz_shape(tokens, 64)
-    program = Program(tik, execute, problem, {"query": layout.to_nz(matrix)}, {"output": ("float16", shape)})
-    core, instance = program.core, program.instance
+    shape, instance = layout.nz_shape(tokens, 64), tik.Tik(disable_debug=False)
+    gm = {name: instance.Tensor("float16", shape, tik.scope_gm, name) for name in ("query", "output")}
+    core = Core(tik, instance, problem, candidates(problem)[0], gm)
     with instance.new_stmt_scope():
         core.allocate([Buffer("rows", "UB", "float16", 2 * height * 16)])
         number = core.scalar("int32", "head", batch * 2 + head)
         start = core.start("query", number, core.batch_of(number))
         core.fill(core.on.rows[0], 0.0, 2 * height * 16)
         with instance.for_range(0, shape[0] * shape[1] // 2) as pair:  # zeros elsewhere
-            instance.data_move(program.gm["output"][pair * 512], core.on.rows[0], 0, 1, 2 * height, 0, 0)
+            instance.data_move(gm["output"][pair * 512], core.on.rows[0], 0, 1, 2 * height, 0, 0)
         core.load((core.on.rows[0], 0), "query", start, rows, height)
         core.store("output", start, (core.on.rows[0], 0), rows, height)
     expected = np.zeros_like(matrix)
     where = slice(batch * 16, batch * 16 + rows), slice(head * 32, head * 32 + 32)
     expected[where] = matrix[where]
-    np.testing.assert_array_equal(layout.from_nz(program.run()["output"], tokens, 64), expected)
+    instance.BuildCCE(kernel_name="program", inputs=[gm["query"]], outputs=[gm["output"]])
+    found = execute(instance, {"query": np.ascontiguousarray(layout.to_nz(matrix))}, ["output"])["output"]
+    np.testing.assert_array_equal(layout.from_nz(found, tokens, 64), expected)

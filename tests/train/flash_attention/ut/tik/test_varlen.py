@@ -12,7 +12,7 @@ from tests.train.flash_attention.support import varlen
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.support.cases import assert_same
 from tests.train.flash_attention.support.varlen import KEYS, QUERIES, VarlenCase
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.passes import forward
 from tests.train.flash_attention.ut.tik.support.varlen import Packing
 
 

@@ -7,19 +7,12 @@ from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signatures import DECODE_STAGES
 
-from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.arrays import pages, random
 from tests.train.flash_attention.support.calls import changed, make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 
 CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
-
-
-def arrays(problem: KernelProblem, seed: int = 0) -> list:
-    """Query, key and value of a contiguous cache."""
-    call = problem.call
-    shapes = call.shape_query(), call.shape_key(), call.shape_value()
-    return [random(*shape, seed=seed + index, dtype=np.float16) for index, shape in enumerate(shapes)]
 
 
 SINKS = np.array([3.0, -2.0, 0.5, 60000.0, 7.0, -60000.0, 0.0, 1.0], np.float32)
@@ -44,8 +37,7 @@ def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, sat
 
 
 class Paged:
-    """Hold sequences of random keys in a paged cache. Everything else in the cache is NaN, and unread entries of the
-    table point nowhere.
+    """Hold sequences of random keys in a paged cache, as `pages` makes it.
 
     Attributes:
         problem: against as many keys as the table can name.
@@ -55,29 +47,12 @@ class Paged:
     """
 
     def __init__(self, lengths, block_size: int, heads: int, kv_heads: int, dim: int, seq_q: int = 1, **given):
-        counts = [-(-length // block_size) for length in lengths]
-        most = max(*counts, 1) + 1
-        self.keys, self.values = (
-            [
-                random(kv_heads, length, dim, seed=7 * index + other, dtype=np.float16)
-                for index, length in enumerate(lengths)
-            ]
-            for other in (1, 2)
-        )
-        order = list(np.random.default_rng(3).permutation(sum(counts) + 2))
-        self.caches = [np.full((len(order), block_size, kv_heads, dim), np.nan, np.float16) for _ in range(2)]
-        table = np.full((len(lengths), most), 1 << 30, np.int32)
-        for sequence, count in enumerate(counts):
-            for index in range(count):
-                table[sequence, index] = block = order.pop()
-                for cache, tokens in zip(self.caches, (self.keys, self.values)):
-                    part = tokens[sequence][:, index * block_size : (index + 1) * block_size].swapaxes(0, 1)
-                    cache[block, : len(part)] = part
+        keys, values, *self.caches, table = pages(lengths, block_size, kv_heads, dim, dim, np.float16)
+        self.keys, self.values = ([one.swapaxes(0, 1) for one in side] for side in (keys, values))
         self.pages = table, np.array(lengths, np.int32)
         self.query = random(len(lengths), heads, seq_q, dim, seed=5, dtype=np.float16)
-        self.problem = make_kernel_problem(
-            len(lengths), heads, seq_q, most * block_size, dim, kv_heads=kv_heads, **{**CAUSAL, **given}
-        )
+        sizes = len(lengths), heads, seq_q, table.shape[1] * block_size, dim
+        self.problem = make_kernel_problem(*sizes, kv_heads=kv_heads, **{**CAUSAL, **given})
 
 
 def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:

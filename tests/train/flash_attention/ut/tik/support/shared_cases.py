@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
 
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.ut.tik.support import stored_arrays
-from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.passes import forward, random_arrays
 
 _LISTED = ("block_mask", "segment_ids", "kv_segment_ids")  # they become lists of tiles
 
@@ -48,18 +48,6 @@ def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "a
     problem, inputs = describe.kernel_problem(case.call, cores=cores, tiling=tiling), case.inputs()
     tensors = inputs.query, inputs.key, inputs.value
     return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))
-
-
-def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
-    """Return random query, key and value."""
-    random = np.random.default_rng(seed)
-    shape_k = problem.call.shape_key()
-    query = random.standard_normal(problem.call.shape_query()) * sigma
-    return [
-        query.astype(np.float16),
-        (random.standard_normal(shape_k) * sigma).astype(np.float16),
-        random.standard_normal(shape_k).astype(np.float16),
-    ]
 
 
 def check_shards(tik, execute, whole: KernelProblem, shard: KernelProblem) -> None:
