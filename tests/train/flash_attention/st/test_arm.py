@@ -66,15 +66,14 @@ def test_first_call(checkout: Path) -> None:
     assert printed.split("\n")[0] == "aarch64"
     assert printed.split("\n")[1] == f"('neon', 'scalar') {checkout / 'train' / LIBRARY}"
     printed = emulated(checkout, "tests/train/flash_attention/st/support/smoke.py", "cpu")
-    assert printed.splitlines()[-1].startswith("ok: the same losses everywhere")
+    assert printed.splitlines()[-1].startswith("ok: all is right")
     for mode in ("graph", "pynative"):
         assert printed.count(f"ok {RELEASE} cpu {mode} ") >= 6
 
 
 def test_shared_cases(checkout: Path) -> None:
-    printed = emulated(checkout, "tests/train/flash_attention/st/support/sampled_cases.py", str(ONE_IN))
-    counts = dict(re.findall(r"^(\w+): (\d+) cases$", printed, re.MULTILINE))
-    assert int(counts["pynative"]) > 20 and int(counts["graph"]) > 5
+    printed = emulated(checkout, "tests/train/flash_attention/st/support/smoke.py", str(ONE_IN), "cpu")
+    assert printed.count(" cpu pynative ") > 20 and printed.count(" cpu graph ") > 5
 
 
 def test_native(checkout: Path) -> None:

@@ -27,22 +27,18 @@ def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=
     )
 
 
-def truth(query, key, value, mask=None, d_output=None, **rules):
-    """Return the reference's results for these tensors and rules."""
-    call = make_call(
-        batch=query.shape[0],
-        heads=query.shape[1],
-        kv_heads=key.shape[1],
-        seq_q=query.shape[2],
-        seq_k=key.shape[2],
-        head_dim=query.shape[3],
-        dtype="float32",
-        mask_shape=None if mask is None else mask.shape,
-        mask_dtype=None if mask is None else "uint8",
-        **rules,
-    )
+def truth(query, key, value, mask=None, bias=None, d_output=None, **rules):
+    """Return the reference's results for these tensors and rules; the bias is for all items and heads."""
+    sizes = *query.shape[:3], key.shape[2], query.shape[3], key.shape[1]
+    if mask is not None:
+        rules |= {"mask_shape": mask.shape, "mask_dtype": "uint8"}
+    if bias is not None:
+        bias = bias[(None,) * (4 - bias.ndim)]
+        rules |= {"bias_shape": bias.shape, "bias_dtype": "float32"}
+    call = make_call(*sizes, dtype="float32", value_dim=value.shape[3], **rules)
     arrays = (query.asnumpy(), key.asnumpy(), value.asnumpy())
-    return reference.truth(call, *arrays, mask=mask, d_output=None if d_output is None else d_output.asnumpy())
+    d_output = None if d_output is None else d_output.asnumpy()
+    return reference.truth(call, *arrays, mask=mask, bias=bias, d_output=d_output)
 
 
 def near(actual, expected, tolerance=2e-5):

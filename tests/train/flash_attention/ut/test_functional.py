@@ -16,35 +16,23 @@ from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.cells import Call as Network
 from tests.train.flash_attention.support.cells import with_gradients
-from tests.train.flash_attention.support.layer_inputs import draw
+from tests.train.flash_attention.support.layer_inputs import draw, truth
 from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 from tests.train.flash_attention.support.versions import dtype_named
 
 BACKENDS = ("math", "cpu")
 
 
-def statement(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    """Compute in NumPy what torch documents of scaled_dot_product_attention. A fully masked query gives 0."""
-    query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
-    if enable_gqa:
-        key, value = (np.repeat(array, query.shape[-3] // array.shape[-3], axis=-3) for array in (key, value))
-    scores = query @ np.swapaxes(key, -1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
-    if attn_mask is not None:
-        mask = attn_mask.asnumpy()
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    top = scores.max(axis=-1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
-    total = weights.sum(axis=-1, keepdims=True)
-    return weights / np.where(total == 0, 1, total) @ value
-
-
-def check(arguments, backend, **options):
-    """Compare the function on a backend with its statement in the documents."""
+def check(arguments, backend, attn_mask=None, is_causal=False, **options):
+    """Compare the function on a backend with the truth. A boolean mask shows, a floating mask is added."""
     with attention_backend(backend):
-        got = scaled_dot_product_attention(*arguments, **options)
-    np.testing.assert_allclose(got.asnumpy(), statement(*arguments, **options), atol=2e-5, rtol=2e-5)
+        got = scaled_dot_product_attention(*arguments, attn_mask, is_causal=is_causal, **options).asnumpy()
+    heads = [tensor.reshape(-1, *tensor.shape[-3:]) if tensor.ndim > 2 else tensor[None, None] for tensor in arguments]
+    bias = None if attn_mask is None else np.where(attn_mask.asnumpy(), 0.0, -np.inf)
+    if attn_mask is not None and attn_mask.dtype != ms.bool_:
+        bias = attn_mask.asnumpy()
+    right = truth(*heads, bias=bias, causal=is_causal, scale=options.get("scale")).output
+    np.testing.assert_allclose(got.reshape(right.shape), right, atol=2e-5, rtol=2e-5)
 
 
 def tensors_of(*lead, width=16):

@@ -1,9 +1,4 @@
-"""Compile graphs for a device that is not there, with MindSpore 2.0 and 2.10.
-
-The virtual card, which compiles and runs, is for MindSpore 2.0 and operators in TIK. This module shows what a newer
-MindSpore makes of projections around the operators. It also shows what any MindSpore makes of graphs for 8 devices,
-also on backend `cpu`.
-"""
+"""Compile graphs for devices that are not there, with MindSpore 2.0 and 2.10, also on backend `cpu`."""
 
 from __future__ import annotations
 
