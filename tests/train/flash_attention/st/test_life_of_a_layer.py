@@ -1,83 +1,19 @@
-"""Test uses of layers: `Model.train`, a call after a fork, lists in cells."""
+"""Test uses of layers: `Model.train` and what stands around a network, a call after a fork."""
 
-import mindspore as ms
-import numpy as np
 import pytest
-from flash_attention import FlashAttention
-from mindspore import Tensor, nn
-from mindspore.dataset import GeneratorDataset
+
+from tests.train.flash_attention.st.support import card_data
 
 # The state after a step must not depend on the time at which operators run.
 pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
-HEADS, DIM, SEQ = 2, 8, 24
 
-
-class Block(nn.Cell):
-    """Run attention layers of a CellList on a projection. Maps (batch, seq, heads * dim) to a number per token."""
-
-    def __init__(self, dropout_rate=0.0):
-        super().__init__()
-        self.project = nn.Dense(HEADS * DIM, HEADS * DIM)
-        self.layers = nn.CellList(
-            [FlashAttention(DIM, dropout_rate, input_layout="BSH", causal=True, seed=seed) for seed in (1, 2)]
-        )
-        self.head = nn.Dense(HEADS * DIM, 1)
-
-    def construct(self, tokens):
-        for layer in self.layers:
-            hidden = self.project(tokens)
-            tokens = tokens + layer(hidden, hidden, hidden)
-        return self.head(tokens)
-
-
-def batches():
-    """Yield eight batches of tokens and of the results that are wanted."""
-    random = np.random.default_rng(0)
-    for _ in range(8):
-        tokens = random.standard_normal((2, SEQ, HEADS * DIM)).astype(np.float32)
-        yield tokens, tokens.mean(-1, keepdims=True)
-
-
-class Losses(ms.train.Callback):
-    """Keep the loss of every call of the graph."""
-
-    def __init__(self):
-        super().__init__()
-        self.values = []
-
-    def step_end(self, run_context):
-        self.values.append(float(run_context.original_args().net_outputs.asnumpy()))
-
-
-def trained(path, sink_size):
-    """Return the losses of four epochs of `Model.train`, and the parameters after them. They are saved to `path`."""
-    ms.set_seed(5)
-    np.random.seed(5)
-    block = Block(0.1)
-    model = ms.train.Model(block, nn.MSELoss(), nn.Adam(block.trainable_params(), 1e-2))
-    losses = Losses()
-    dataset = GeneratorDataset(lambda: batches(), ["tokens", "wanted"], shuffle=False)
-    model.train(4, dataset, losses, dataset_sink_mode=sink_size is not None, sink_size=sink_size or -1)
-    ms.save_checkpoint(block, str(path))
-    return losses.values, block
-
-
-@pytest.mark.parametrize(
-    ("mode", "sink_size"),
-    [
-        *(("graph", None), ("graph", 4), ("pynative", -1)),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("graph", -1), ("pynative", None), ("pynative", 4))),
-    ],
-    indirect=["mode"],
-)
-def test_model_train_learns_with_and_without_data_sinking(sink_size, mode, tmp_path):
-    losses, block = trained(tmp_path / "block.ckpt", sink_size)
-    assert np.isfinite(losses).all() and losses[-1] < 0.5 * losses[0]
-    restored = Block(0.1).set_train(False)
-    assert ms.load_checkpoint(str(tmp_path / "block.ckpt"), restored)
-    tokens = Tensor(next(batches())[0])
-    np.testing.assert_array_equal(restored(tokens).asnumpy(), block.set_train(False)(tokens).asnumpy())
+@pytest.mark.spread
+@pytest.mark.parametrize("name", card_data.CASES)
+def test_what_stands_around_a_network(name, mode, monkeypatch):
+    """The checks are those of the virtual card."""
+    monkeypatch.setattr(card_data, "BACKEND", "cpu")
+    card_data.CASES[name]()
 
 
 FORK = """

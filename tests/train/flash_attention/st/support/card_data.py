@@ -1,4 +1,4 @@
-"""Check what MindSpore 2.0 does around a network on a card: card_data.py MODE CASE... Prints name, verdict, detail
+"""Check what MindSpore does around a network, here on a card: card_data.py MODE CASE... Prints name, verdict, detail
 of each.
 
 A block with attention is trained with `Model.train`, on data from the host and on data that are sunk to the card. It is
@@ -18,6 +18,7 @@ from mindspore.train import Callback, Model
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
 BATCH, SEQ, HEADS, DIM, ITEMS = 2, 32, 2, 16, 4
+BACKEND = "tik"
 WIDTH = HEADS * DIM
 
 
@@ -28,7 +29,7 @@ class Block(nn.Cell):
         super().__init__()
         self.inputs = nn.CellList([self.dense() for _ in range(3)])
         self.output = self.dense()
-        self.attention = FlashAttention(DIM, causal=True, input_layout="BSH", backend="tik")
+        self.attention = FlashAttention(DIM, causal=True, input_layout="BSH", backend=BACKEND)
 
     def dense(self):
         return nn.Dense(WIDTH, WIDTH, has_bias=False).to_float(ms.float16)
@@ -89,16 +90,21 @@ def train():
     np.testing.assert_allclose(losses, by_hand(), rtol=1e-3)
 
 
+def check_sunk(losses, right, every):
+    """Compare the losses of the last step of each sink, or of all steps, as a CPU shows them."""
+    shown = right if len(losses) == len(right) else right[every - 1 :: every][: len(losses)]
+    assert len(losses) > 1
+    np.testing.assert_allclose(losses, shown, rtol=1e-3)
+
+
 def sink():
     """Give the card a whole epoch at a time."""
-    *_, losses = trained(True)
-    np.testing.assert_allclose(losses, by_hand()[ITEMS - 1 :: ITEMS], rtol=1e-3)
+    check_sunk(trained(True)[-1], by_hand(), ITEMS)
 
 
 def sink_by_two():
     """Give the card two steps at a time."""
-    *_, losses = trained(True, epochs=4, sink_size=2)
-    np.testing.assert_allclose(losses, by_hand()[1::2], rtol=1e-3)
+    check_sunk(trained(True, epochs=4, sink_size=2)[-1], by_hand(4), 2)
 
 
 def checkpoint():
