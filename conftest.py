@@ -1,5 +1,7 @@
 """Options that every test folder shares: they choose the marked tests that run."""
 
+from __future__ import annotations
+
 import collections
 import functools
 import gc
@@ -9,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files whose tests are all of the virtual card. They take a tenth of the time to collect."""
+    name, asked = collection_path.name, config.getoption("--card") or "card" in config.getoption("-m")
+    return True if name.startswith("test_card_") and name != "test_card_kernels.py" and not asked else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     """Mark slow tests, deselect tests of other levels, and put asynchronous tests last."""
     mark_slow(items)
@@ -69,8 +78,8 @@ def mark_slow(items: list) -> None:
     """Mark cases slow of the tests marked `spread`: of the product of their axes a choice runs every day.
 
     The choice has every value of every axis; `spread(2)` has every pair of values of two axes. Of equally good cases it
-    takes the mode that it has less often, then the first. With `since` the cases show faults of MindSpore before that
-    release. Under an older MindSpore none is slow.
+    takes the mode that it has less often, then the first. A graph of backend math or emulator counts as four cases.
+    With `since` the cases show faults of MindSpore before that release. Under an older MindSpore none is slow.
     """
     tests: dict[str, dict] = {}
     for item in items:
@@ -84,11 +93,25 @@ def mark_slow(items: list) -> None:
     for left in tests.values():
         missing, modes = set().union(*left.values()), collections.Counter()
         while missing:
-            chosen = max(left, key=lambda case: (len(left[case] & missing), -modes[case.callspec.params.get("mode")]))
-            modes[chosen.callspec.params.get("mode")] += 1
+            chosen = max(
+                left,
+                key=lambda case: (len(left[case] & missing) / cost(case), -modes[case.callspec.params.get("mode")]),
+            )
+            modes[mode_of(chosen)] += 1
             missing -= left.pop(chosen)
         for case in left:
             case.add_marker(pytest.mark.slow)
+
+
+def mode_of(item: pytest.Item) -> object:
+    """Return the mode of a case, None if it is no parameter."""
+    return item.callspec.params.get("mode")
+
+
+def cost(item: pytest.Item) -> int:
+    """Return about how many other cases take as long as a case."""
+    words = {value for value in item.callspec.params.values() if isinstance(value, str)}
+    return 4 if words & {"graph", "jit", "data of a graph"} and words & {"math", "emulator"} else 1
 
 
 @functools.lru_cache

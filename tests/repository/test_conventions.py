@@ -40,8 +40,8 @@ def test_every_program_pins_its_python_and_packages(command) -> None:
 
 
 NAMES = re.findall(r"columns: (ours_cpu .*) -->", TEXT)[0].split()
-#: Columns of backends that take seconds for the questions.
-LONG = "ours_math", "ours_tik"
+#: Columns that take seconds for the questions.
+LONG = "ours_math", "ours_tik", "mindspore_layer"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.system] * (name in LONG)) for name in NAMES])

@@ -12,6 +12,7 @@ from pathlib import Path
 import flash_attention
 import pytest
 
+pytestmark = pytest.mark.builds
 ROOT = Path(__file__).resolve().parents[2]
 # The padding of code at the end of a line hangs over by up to 4 pixels.
 WIDE = "all => all.filter(one => one.scrollWidth > one.clientWidth + 4).map(one => one.textContent.slice(0, 60))"

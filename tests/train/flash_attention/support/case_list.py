@@ -254,6 +254,7 @@ def values_of(case: Case) -> set:
     return rules_of(case) | found | {length("seq_q", 128, 3), length("seq_k", 128, 3), length("head_dim", 64, 4)}
 
 
+@functools.cache
 def on_a_card(case: Case) -> bool:
     """Return True if a 910 takes the case."""
     return refuse_on_910(case.call) is None

@@ -186,6 +186,7 @@ def test_refused_by_name_where_sizes_must_be_known(case):
 
 
 BACKENDS = [name for name in ("math", "cpu") if get_backend(name).dynamic]
+SLOW_MATH = [pytest.param(name, marks=[pytest.mark.slow] * (name == "math")) for name in BACKENDS]
 SIZES = ((2, 70, 90), (1, 1, 200), (3, 200, 9))
 #: Layouts have a graph for all sizes in backends/test_layouts.py.
 RULES = (
@@ -287,8 +288,7 @@ def test_masks_of_unknown_size(rank, backend):
         assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), mask))
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SLOW_MATH)
 def test_a_compact_mask_of_known_shape(backend):
     triangle = Tensor(np.triu(np.ones((1, 128, 128), np.uint8), 1))
     dynamic, static = (FlashAttention(8, backend=backend) for _ in range(2))
@@ -297,7 +297,7 @@ def test_a_compact_mask_of_known_shape(backend):
         assert_same(dynamic, static, (*sides(batch, seq_q, seq_k), triangle))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SLOW_MATH)
 def test_scaled_dot_product_attention(backend):
     class Net(nn.Cell):
         def construct(self, query, key, value, mask):

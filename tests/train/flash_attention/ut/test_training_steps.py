@@ -45,7 +45,8 @@ def check_compiled(backend):
     check_steps(TWO, backend, by_sens, compiled=True)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+# backends/test_gradients.py has a @jit function of every backend.
+@pytest.mark.parametrize("backend", ("cpu", *(pytest.param(one, marks=pytest.mark.slow) for one in BACKENDS[1:])))
 def test_jit_functions_in_pynative(backend, run_python):
     if not OLD:
         with in_mode("pynative"):

@@ -218,7 +218,7 @@ def test_lengths_are_data(case, mode):
     check(case, "emulator", data=True, exact=False)
 
 
-@pytest.mark.spread
+@GRAPHS_ARE_SLOW
 @pytest.mark.parametrize(
     "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **HALF)
 )

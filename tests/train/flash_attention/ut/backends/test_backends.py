@@ -47,7 +47,7 @@ def in_graphs() -> list:
     """Return backends and cases. Cases on backend math are fewer, because they compile for seconds."""
     return [
         pytest.param(backend, *case.values, id=f"{backend}-{case.id}", marks=case.marks)
-        for backend, one_in in (("math", 80), ("cpu", 40))
+        for backend, one_in in (("math", 160), ("cpu", 40))
         for case in case_list.params(everyday=lambda case, one_in=one_in: case_list.sample(case, one_in))
     ]
 

@@ -203,7 +203,8 @@ def test_real_shift_is_added_before_the_scale_and_has_a_gradient(batch, primitiv
 
 
 @pytest.mark.parametrize(
-    "sparse_mode, seq_q, seq_k", [(3, 1100, 1160), (2, 1100, 1160), pytest.param(2, 1100, 1100, marks=pytest.mark.slow)]
+    "sparse_mode, seq_q, seq_k",
+    [(3, 1100, 1160), *(pytest.param(2, 1100, seq, marks=pytest.mark.slow) for seq in (1160, 1100))],
 )
 def test_the_last_1024_rows_of_alibi_stand_for_all_of_them(sparse_mode, seq_q, seq_k):
     *inputs, d_output = arrays(seq_q, seq_k, heads=2, kv_heads=1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common.work_split import deal, neighbours
+from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours
 from flash_attention.kernels.tik.forward import schedule as forward_work
 from flash_attention.kernels.tik.forward.items import EDGE
 from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
@@ -237,6 +237,12 @@ def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
 def test_largest_costs_are_dealt_first():
     assert deal([1, 5, 2, 4, 3], 2) == ([[1, 2, 0], [3, 4]], [8, 7])
     assert deal([1, 1], 5) == ([[0], [1]], [1, 1])
+
+
+def test_bounds_of_keys_out_of_a_tile_are_all_the_same():
+    """Tiles are told apart by their bounds: equal ones share a number."""
+    assert clip((10, 90), 64, 64) == (0, 26) and clip((70, 300), 64, 64) == (6, 64)
+    assert {clip(bounds, 64, 64) for bounds in ((0, 64), (70, 70), (128, 300), (200, 90))} == {(0, 0)}
 
 
 def test_items_of_equal_cost_go_to_hands_that_have_their_neighbours():
