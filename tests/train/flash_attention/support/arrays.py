@@ -21,7 +21,7 @@ def draw(*shape: int, seed: int = 0, dtype: type = np.float32) -> np.ndarray:
 
 
 def bias_of_slopes(slopes: np.ndarray, seq_q: int, seq_k: int, offset: int) -> np.ndarray:
-    """Return ALiBi as a bias (batch, heads, seq_q, seq_k) in float64, of slopes (heads,) or (batch, heads)."""
+    """Return ALiBi as a float64 bias (batch, heads, seq_q, seq_k). Slopes are (heads,) or (batch, heads)."""
     distance = np.abs(np.arange(seq_q)[:, None] + offset - np.arange(seq_k))
     return -np.atleast_2d(slopes).astype(np.float64)[..., None, None] * distance
 

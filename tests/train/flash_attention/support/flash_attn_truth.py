@@ -50,7 +50,7 @@ def exact(q, k, v, visible, *, softcap=0.0, slopes=None, upstream=None) -> tuple
 
 
 def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
-    """Turn the pairs of (..., seq, heads, dim) by the angles of their positions (..., seq), in float64."""
+    """Turn the pairs of x by the angles of their positions, in float64. x is (..., seq, heads, dim)."""
     half = cos.shape[1]
     first, second = np.arange(half), np.arange(half) + half
     if interleaved:

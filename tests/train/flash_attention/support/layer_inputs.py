@@ -28,7 +28,7 @@ def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=
 
 
 def truth(query, key, value, mask=None, bias=None, d_output=None, **rules):
-    """Return the reference's results for these tensors and rules; the bias is for all items and heads."""
+    """Return the reference's results for these tensors and rules."""
     sizes = *query.shape[:3], key.shape[2], query.shape[3], key.shape[1]
     if mask is not None:
         rules |= {"mask_shape": mask.shape, "mask_dtype": "uint8"}

@@ -91,7 +91,7 @@ def train():
 
 
 def check_sunk(losses, right, every):
-    """Compare the losses of the last step of each sink, or of all steps, as a CPU shows them."""
+    """Compare the losses of each sink's last step. A CPU shows all steps."""
     shown = right if len(losses) == len(right) else right[every - 1 :: every][: len(losses)]
     assert len(losses) > 1
     np.testing.assert_allclose(losses, shown, rtol=1e-3)

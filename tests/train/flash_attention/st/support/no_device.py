@@ -1,4 +1,4 @@
-"""Compile graphs for devices that are not there, with MindSpore 2.0 and 2.10, also on backend `cpu`."""
+"""Compile graphs for devices that are not there, with MindSpore 2.0 and 2.10."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.train.flash_attention.ut.tik.support.shared_cases import features_of,
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict) -> dict:
-    """Return d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays, which have the output and logsumexp."""
+    """Return the gradients of BNSD arrays, which have the output and logsumexp."""
     return both_passes(tik, execute, problem, arrays)[0]
 
 
