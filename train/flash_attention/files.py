@@ -18,9 +18,6 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file beside `path` and move it there. If this fails, the old file stays.
 
     Several processes may write and read the same file.
-
-    Raises:
-        OSError: naming the file and the reason.
     """
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # a device such as /dev/stdout, or a folder, which refuses
@@ -42,11 +39,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def require_writable(option: str, path: Path, *, folder: bool = True) -> None:
-    """Try a place before the work whose results go there: a folder, which is made, or a file.
-
-    Raises:
-        OSError: naming the option, the place and the reason.
-    """
+    """Try a place before the work whose results go there: a folder, which is made, or a file."""
     try:
         if folder:
             path.mkdir(parents=True, exist_ok=True)

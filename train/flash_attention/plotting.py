@@ -7,11 +7,7 @@ from pathlib import Path
 
 
 def require() -> None:
-    """Check that plots can be drawn, before anything is measured for them.
-
-    Raises:
-        RuntimeError: matplotlib is not installed.
-    """
+    """Check that plots can be drawn, before anything is measured for them."""
     if importlib.util.find_spec("matplotlib") is None:
         raise RuntimeError("plots need matplotlib, which is not installed: pip install matplotlib")
 

@@ -79,10 +79,6 @@ def prepare(kind, tensors, inputs, names, rules, options, backend, shards=None, 
         backend: the name that the caller gave, or None.
         shards: see `flash_attention`.
         compiled_lse: whether a graph returns the logsumexp.
-
-    Raises:
-        TypeError, ValueError: an input is not allowed.
-        RuntimeError: no backend runs the call, or MindSpore cannot differentiate it.
     """
     with called(names):
         described = tuple(

@@ -14,11 +14,7 @@ MOST_CORES = 65535
 
 
 def check_variables() -> None:
-    """Check the variables, also those that the backend in use does not read.
-
-    Raises:
-        ValueError: naming the variable, what came and what is allowed.
-    """
+    """Check the variables, also those that the backend in use does not read."""
     _check(*(os.environ.get(name, "") for name in (CORES, FORMS, POISON)))
 
 

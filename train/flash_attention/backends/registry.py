@@ -69,11 +69,7 @@ def backend_names() -> tuple[str, ...]:
 
 @functools.cache
 def get_backend(name: str) -> Backend:
-    """Return the backend called `name`. If its module cannot be imported, the backend says why.
-
-    Raises:
-        ValueError: no backend has that name.
-    """
+    """Return the backend called `name`. If its module cannot be imported, the backend says why."""
     check_name("backend", name, _MODULES)
     module = _MODULES[name]
     try:

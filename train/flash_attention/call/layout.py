@@ -66,9 +66,6 @@ class Layout:
             width_name: the caller's name of `width`.
             width: width of a head, or None if the shape shows it.
             most: largest allowed width.
-
-        Raises:
-            ValueError: naming the tensor, what came and what is allowed.
         """
         if len(shape) != len(self.axes):
             raise ValueError(

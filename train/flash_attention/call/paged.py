@@ -30,11 +30,7 @@ def paged_call(
     left_padding: bool = False,
     return_lse: bool = False,
 ) -> Call:
-    """Describe a call of `paged_attention`, or with max_length a call of a `KVCache`.
-
-    Raises:
-        TypeError, ValueError: naming the argument, what came and what is allowed.
-    """
+    """Describe a call of `paged_attention`, or with max_length a call of a `KVCache`."""
     if len(query.shape) not in (3, 4):
         raise ValueError(
             f"query: got shape {query.shape}, allowed are (tokens, heads, head_dim) and (batch, seq_q, heads, head_dim)"
@@ -78,11 +74,7 @@ def gathered_call(call: Call, dtype: str) -> Call:
 
 
 def check_numbers(call: Call, block_tables, context_lens) -> None:
-    """Check the arrays of a call without max_length: no length goes past the table, nor a block past the caches.
-
-    Raises:
-        ValueError: naming the argument, what came and what is allowed.
-    """
+    """Check the arrays of a call without max_length: no length goes past the table, nor a block past the caches."""
     import numpy as np
 
     size = call.paged.block_size
@@ -127,9 +119,6 @@ def stored_width(width: int) -> int:
 def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, value_head_dim: int | None) -> tuple:
     """Return query as wide as the cache's keys, and the width of narrower values. The width is None if values are as
     wide as their cache.
-
-    Raises:
-        TypeError, ValueError: value_head_dim does not fit the cache.
     """
     key_shape, value_shape = key_cache.shape, value_cache.shape
     if not query.shape or len(key_shape) != 4 or len(value_shape) != 4:

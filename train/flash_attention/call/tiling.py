@@ -19,12 +19,7 @@ PATTERNS: dict[str, dict] = {"local_global": {}, "strided": {"stride": 8}, "bigb
 
 
 def tile_of(name: str) -> int:
-    """Return the tokens of a tile of the strategy called `name`.
-
-    Raises:
-        TypeError: `name` is not a string.
-        ValueError: no strategy has that name.
-    """
+    """Return the tokens of a tile of the strategy called `name`."""
     if not isinstance(name, str):
         raise TypeError(f"tiling_stgy_name: got {type(name).__name__} {name!r}, allowed is a string")
     if name not in STRATEGIES:

@@ -27,9 +27,6 @@ def varlen_call(query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q
         lengths_q: cumulative lengths of the queries: integers, or the TensorSpec of a tensor.
         lengths_k: likewise of the keys.
         **others: arguments of `Call.from_inputs`. Prefix and slopes belong to sequences instead of batch items.
-
-    Raises:
-        TypeError, ValueError: naming the argument, what came and what is allowed.
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if len(tensor.shape) not in (2, 3) or len(tensor.shape) != len(query.shape):
@@ -55,11 +52,7 @@ def varlen_call(query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q
 
 
 def check_numbers(call: Call, lengths_q, lengths_k, prefix) -> None:
-    """Check the data of a call of packed sequences, in arrays. None stands for an argument that is no data.
-
-    Raises:
-        ValueError: naming the argument, what came and what is allowed.
-    """
+    """Check the data of a call of packed sequences, in arrays. None stands for an argument that is no data."""
     import numpy as np
 
     ends_q = call.varlen.ends_q or check_lengths("cu_seqlens_q", lengths_q.tolist(), call.seq_q)
@@ -86,11 +79,7 @@ def possible_counts(ends: tuple | None, lengths) -> set[int]:
 
 
 def read_lengths(name: str, lengths, total: int, rest: bool = False) -> tuple | None:
-    """Return checked cumulative lengths as `check_lengths` does, and None for the TensorSpec of a Tensor.
-
-    Raises:
-        TypeError, ValueError: naming the argument, what came and what is allowed.
-    """
+    """Return checked cumulative lengths as `check_lengths` does, and None for the TensorSpec of a Tensor."""
     if not isinstance(lengths, TensorSpec):
         return check_lengths(name, lengths, total, rest)
     check_dtype(name, lengths.dtype, INTEGERS)
@@ -100,11 +89,7 @@ def read_lengths(name: str, lengths, total: int, rest: bool = False) -> tuple | 
 
 
 def check_counts(ends_q: Sized, ends_k: Sized) -> None:
-    """Compare the numbers of sequences of cumulative lengths with the leading 0.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Compare the numbers of sequences of cumulative lengths with the leading 0."""
     if len(ends_q) != len(ends_k):
         raise ValueError(
             f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has "

@@ -57,11 +57,7 @@ def finalize() -> None:
 
 
 def processes() -> tuple[int, int]:
-    """Return this process's rank and the number of processes.
-
-    Raises:
-        RuntimeError: the process group has not been started.
-    """
+    """Return this process's rank and the number of processes."""
     try:
         return get_rank(), get_group_size()
     except (RuntimeError, ValueError) as error:

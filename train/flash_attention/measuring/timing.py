@@ -175,11 +175,7 @@ class Worker:
         return self.ask(prepare=asdict(case))["refused"]
 
     def require(self, case: Case) -> None:
-        """Prepare as `prepare` does.
-
-        Raises:
-            RuntimeError: the implementation cannot run the case; with the reason.
-        """
+        """Prepare as `prepare` does."""
         reason = self.prepare(case)
         if reason is not None:
             raise RuntimeError(f"{self.name} cannot run {case}: {reason}")
@@ -218,9 +214,6 @@ def time_in_turns(
 
     In each round every pass of every implementation has its turn, see `rounds_in_turns`. With both passes timed,
     "backward" is their difference in each round.
-
-    Raises:
-        RuntimeError: this package's own implementation cannot run the case; with the reason.
     """
     reasons, running = {}, []
     for worker, own in zip(workers, [case] * len(workers) if isinstance(case, Case) else case):

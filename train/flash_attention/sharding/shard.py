@@ -119,9 +119,6 @@ class Sharding:
         Args:
             call: the whole call.
             mask_shape: of attention_mask as the caller gave it.
-
-        Raises:
-            ValueError: dp * mp is not the number of devices, or a mask is not split as it must be.
         """
         request = self.request
         grid = DeviceGrid(request.dp, request.mp, self.devices, call.layout)

@@ -115,9 +115,6 @@ class DeviceGrid:
         """Return the call of the shard on device `rank` (device matrix (dp, mp), mp innermost).
 
         Its offsets make dropout and computed ALiBi equal to the whole call's.
-
-        Raises:
-            ValueError: batch, heads or key/value heads do not divide, or a size is unknown.
         """
         check_int("rank", rank, 0, self.device_num - 1)
         if call.dynamic:

@@ -86,9 +86,6 @@ def build(
         main: source of a program, which then is made instead of a library.
         manylinux: use no symbols that glibc and libstdc++ did not have by 2014; for GCC.
         isas: the instruction sets that are compiled besides scalar. Default: all of the processor family.
-
-    Raises:
-        BuildError: with the compiler's output, or why this compiler cannot do it.
     """
     machine = family(machine or platform.machine())
     command = shlex.split(compiler or os.environ.get("CXX") or default_compiler(machine))

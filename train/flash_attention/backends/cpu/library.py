@@ -98,9 +98,6 @@ class Library:
         """Run so many operations in registers, which takes at least their time. They are products of `dtype`.
 
         All threads share them, in float32 arithmetic if the processor has none of its own for `dtype`.
-
-        Raises:
-            KernelError: the instruction set that is asked for cannot run here.
         """
         status = self.handle.flash_attention_multiply_adds(dtype.encode(), ctypes.c_int64(operations))
         _check(self, "flash_attention_multiply_adds", status)

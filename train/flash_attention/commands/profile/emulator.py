@@ -51,11 +51,7 @@ class KernelCase:
 
     @staticmethod
     def parse(text: str, pattern: str = "", tile: int = 128) -> KernelCase:
-        """Return the case that a text such as "backward,S=4096,D=64,causal" describes.
-
-        Raises:
-            ValueError: a part of the text means nothing.
-        """
+        """Return the case that a text such as "backward,S=4096,D=64,causal" describes."""
         fields: dict = {"pattern": pattern, "tile": tile}
         for part in filter(None, text.split(",")):
             number = re.fullmatch(r"([SD])=([1-9]\d*)", part)
@@ -106,10 +102,6 @@ def run(text: str, out: Path, block_mask: str = "", tile: int = 128) -> int:
 
     Args:
         block_mask, tile: pattern of a block mask, see `KernelCase`.
-
-    Raises:
-        ValueError: the text is no case.
-        RuntimeError: tikemu is missing.
     """
     case = KernelCase.parse(text, block_mask, tile)
     tik_kernels.require_tikemu("--backend emulator")

@@ -31,11 +31,7 @@ class Object(NamedTuple):
 
 
 def read(contents: bytes) -> Object:
-    """Return the chip and the functions of an object.
-
-    Raises:
-        ValueError: it is no object in ELF.
-    """
+    """Return the chip and the functions of an object."""
     if contents[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"got an object that begins with {contents[:6]!r}, allowed is ELF of 64 bits, little endian")
     try:

@@ -10,11 +10,7 @@ from flash_attention.files import anonymous, write_whole
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write a report without names of people. If this fails, the old report stays.
-
-    Raises:
-        OSError: naming the option, the file and the reason.
-    """
+    """Write a report without names of people. If this fails, the old report stays."""
     try:
         write_whole(path, json.dumps(anonymous(report), indent=1) + "\n")
     except OSError as error:

@@ -59,11 +59,7 @@ def function_of(described: dict[str, Any], functions: Sequence[str]) -> str:
 
 
 def read_compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Return description and object of the kernel that was compiled in a folder.
-
-    Raises:
-        RuntimeError: there is not one object with a description.
-    """
+    """Return description and object of the kernel that was compiled in a folder."""
     objects = sorted(folder.rglob("*.o"))
     described = [path for path in objects if path.with_suffix(".json").exists()]
     if len(described) != 1:

@@ -68,11 +68,7 @@ class FusedCall(NamedTuple):
 
 
 def read_call(settings: Settings, specs: tuple, prefix) -> FusedCall:
-    """Check a call and translate it.
-
-    Raises:
-        TypeError, ValueError: an argument is not allowed.
-    """
+    """Check a call and translate it."""
     query, key, value, shift, drop, mask = specs
     _check(settings)
     layout, hidden_size = settings.input_layout, query.shape[-1]
@@ -142,11 +138,7 @@ def _check_drop_mask(drop: TensorSpec | None, settings: Settings) -> None:
 
 
 def shard_request(strategy, layout: str) -> ShardRequest | None:
-    """Return the split of batch and heads by query's strategy; None for packed sequences.
-
-    Raises:
-        ValueError: the strategy splits another axis.
-    """
+    """Return the split of batch and heads by query's strategy; None for packed sequences."""
     if layout in PACKED:
         if any(size != 1 for size in strategy):
             raise ValueError(f"in_strategy: got {strategy} for query in layout {layout}, allowed are ones")
@@ -173,11 +165,7 @@ def _check_mode(mode: int) -> None:
 
 
 def _read_rules(call: FusedCall, mask: TensorSpec | None, prefix) -> FusedCall:
-    """Add to a call the rules of sparse_mode, attn_mask, prefix and the tokens.
-
-    Raises:
-        TypeError, ValueError: one of them is not allowed.
-    """
+    """Add to a call the rules of sparse_mode, attn_mask, prefix and the tokens."""
     mode = call.settings.sparse_mode
     if mode in (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND):
         _check_mask(mask, [(COMPRESSED_MASK, COMPRESSED_MASK)], mode)
@@ -248,11 +236,7 @@ def _check_prefix(prefix, sizes: Sizes) -> None:
 
 
 def _read_unmasked(call: FusedCall) -> FusedCall:
-    """Read a padded call of sparse mode 0 without a mask. If next_tokens is 0, it has two readings.
-
-    Raises:
-        ValueError: nobody decided for one, or causal attention would have two alignments or a window.
-    """
+    """Read a padded call of sparse mode 0 without a mask. If next_tokens is 0, it has two readings."""
     settings, seq_q, seq_k = call.settings, call.sizes.seq_q, call.sizes.seq_k
     if settings.next_tokens != 0 or settings.inference is False or seq_q == seq_k == 1:
         return call
@@ -281,11 +265,7 @@ def is_triangle(mask: TensorSpec | None) -> bool:
 
 
 def _read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
-    """Add the kind of real_shift to a call.
-
-    Raises:
-        ValueError: its shape is not allowed.
-    """
+    """Add the kind of real_shift to a call."""
     if shift is None:
         return call
     batch, heads, seq_q, seq_k = call.sizes.scores
@@ -306,11 +286,7 @@ def _read_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
 
 
 def _read_packed_shift(shift: TensorSpec | None, call: FusedCall) -> FusedCall:
-    """Read the shift of packed sequences, which have the last rows of ALiBi alone.
-
-    Raises:
-        ValueError: its shape is not allowed.
-    """
+    """Read the shift of packed sequences, which have the last rows of ALiBi alone."""
     if shift is None:
         return call
     heads = call.sizes.heads

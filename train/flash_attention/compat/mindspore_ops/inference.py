@@ -34,11 +34,7 @@ def decided() -> bool | None:
 
 
 def meaning_of(inference: bool | None) -> bool | None:
-    """Return the meaning of a call that says `inference`.
-
-    Raises:
-        TypeError: it is neither a bool nor None.
-    """
+    """Return the meaning of a call that says `inference`."""
     if inference is None:
         return decided()
     check_bool("inference", inference)

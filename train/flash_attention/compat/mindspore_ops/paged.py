@@ -153,11 +153,7 @@ def _cell(settings, specs, per_head, clears) -> nn.Cell:
 
 
 def read_paged(settings: tuple, specs: tuple, per_head: bool) -> _Call:
-    """Return a call, whose mask is a bias if it is `per_head`.
-
-    Raises:
-        TypeError, ValueError: an argument is not allowed.
-    """
+    """Return a call, whose mask is a bias if it is `per_head`."""
     query, key_cache, value_cache, tables, lengths, mask, counts = specs
     head_num, scale, quantised, mask_mode, latent = settings
     check_int("head_num", head_num, 1)

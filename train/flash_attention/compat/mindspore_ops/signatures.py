@@ -99,12 +99,7 @@ def _signature(operator: str) -> tuple[dict[str, _Argument], int]:
 
 
 def arguments_of(operator, wanted, given, named):
-    """Return the `wanted` arguments of a call, named as ours; None for others.
-
-    Raises:
-        TypeError: too many arguments, an unknown one, or one that came twice.
-        ValueError: an argument is refused.
-    """
+    """Return the `wanted` arguments of a call, named as ours; None for others."""
     found = ()
     for place, name, default in _places(operator, wanted, len(given), tuple(named.keys())):
         value = default
