@@ -4,7 +4,7 @@
 
 A NAME is a program `scripts/conventions/of_NAME.py`; without one all programs run. Each runs in a throwaway environment
 with the Python and the packages that its head pins. `--here` runs it with this Python instead, for the torch of a
-machine with a GPU. `--page` runs none: it translates the tables of the English page.
+machine with a GPU. The Chinese page gets the same tables, in the words that it has; the command names new ones.
 """
 
 from __future__ import annotations
@@ -18,52 +18,74 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scripts/conventions"
-WORDS = FOLDER / "words.json"
-PAGES = ROOT / "docs/conventions.md", ROOT / "docs/zh/conventions.md"  # in the order of words.json
+PAGES = ROOT / "docs/conventions.md", ROOT / "docs/zh/conventions.md"
 UNKNOWN = "—", "not run"  # a row that has no other cell is left out
+PARTS = re.compile(r"(; |: | \(\d.*\))")  # what separates the parts of a cell, counts in brackets among it
 TABLE = re.compile(r"(<!-- columns: ([\w ]+) -->\n\n)((?:\|.*\n)*)")
 
 
-def chinese(cell: str, words: dict) -> str:
-    """Return a cell in Chinese: its parts between "; " and ": " are translated, and counts stay."""
-    parts = re.split(r"(; |: | \(\d.*\))", cell)
-    plain = {part for part in parts if not re.search("[a-z]", re.sub("`.*?`|-?inf|NaN|e[+]|float[0-9]+", "", part))}
-    missing = sorted(set(parts) - plain - words.keys())
-    if missing:
-        raise SystemExit(f"{WORDS}: has no Chinese for {missing}")
-    return "".join(part if part in plain else words[part] for part in parts)
+def cells_of(table: str) -> list[list[str]]:
+    """Return the cells of a table's head and rows."""
+    lines = [[cell.strip() for cell in line[2:-2].split(" | ")] for line in table.splitlines()]
+    return [lines[0], *lines[2:]]
 
 
 def columns(text: str) -> dict:
-    """Return the columns of the English page, {name: {"version": ..., "cells": {row: cell}}}."""
+    """Return the columns of a page, {name: {"version": ..., "cells": {row: cell}}}."""
     found = {}
     for match in TABLE.finditer(text):
-        heads, _, *rows = ([cell.strip() for cell in line[2:-2].split(" | ")] for line in match[3].splitlines())
+        heads, *rows = cells_of(match[3])
         for place, name in enumerate(match[2].split(), 1):
             cells = {row[0]: row[place] for row in rows}
             found[name] = {"version": heads[place].partition("<br>")[2], "cells": cells}
     return found
 
 
-def table(names: list[str], found: dict, words: dict, language: int) -> str:
-    """Return the table of some columns in a language. 0 is English, 1 Chinese."""
-    heads = [f"{words['heads'][name][language]}<br>{found[name]['version']}" for name in names]
-    lines = [["", *heads], ["---"] * (len(names) + 1)]
-    for title, translated in words["rows"].items():
+def english(match: re.Match, found: dict) -> str:
+    """Return a table of the English page made anew. A row that is new in it comes last."""
+    (_, *heads), *rows = cells_of(match[3])
+    names = match[2].split()
+    lines = [["", *(f"{head.partition('<br>')[0]}<br>{found[name]['version']}" for head, name in zip(heads, names))]]
+    lines.append(["---"] * len(lines[0]))
+    for title in dict.fromkeys([row[0] for row in rows] + [title for name in names for title in found[name]["cells"]]):
         row = [found[name]["cells"].get(title, "—") for name in names]
         if set(row) - set(UNKNOWN):
-            row = [chinese(cell, words["cells"]) for cell in row] if language else row
-            lines.append([translated if language else title, *row])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+            lines.append([title, *row])
+    return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def page(language: int, found: dict) -> str:
-    """Return the page of a language with its tables made anew."""
-    words = json.loads(WORDS.read_text(encoding="utf-8"))
-    return TABLE.sub(
-        lambda match: match[1] + table(match[2].split(), found, words, language),
-        PAGES[language].read_text(encoding="utf-8"),
-    )
+def pieces(table: str) -> list[str]:
+    """Return what is translated in a table, in its order: titles, heads, and parts of cells between "; " and ": "."""
+    (_, *heads), *rows = cells_of(table)
+    names = [part for head in heads for part in head.split("<br>")]
+    cells = [part for _, *row in rows for cell in row for part in PARTS.split(cell)]
+    return [*names, *(row[0] for row in rows), *cells]
+
+
+def words(pages: tuple[str, str]) -> dict[str, str]:
+    """Return the Chinese of each piece, as the tables of the two pages pair them. Each has one."""
+    found: dict[str, str] = {}
+    for table, translated in zip(*(TABLE.findall(page) for page in pages)):
+        for piece, other in zip(pieces(table[2]), pieces(translated[2])):
+            if found.setdefault(piece, other) != other:
+                raise SystemExit(f"{PAGES[1]}: {piece!r} is {found[piece]!r} and {other!r}")
+    return found
+
+
+def chinese(pages: tuple[str, str], known: dict[str, str]) -> str:
+    """Return the Chinese page with the tables of the English page. Pieces without Chinese stay English."""
+    tables = iter(TABLE.findall(pages[0]))
+
+    def translated(match: re.Match) -> str:
+        (_, *heads), *rows = cells_of(next(tables)[2])
+        lines = [["", *("<br>".join(known.get(part, part) for part in head.split("<br>")) for head in heads)]]
+        lines.append(["---"] * len(lines[0]))
+        for title, *row in rows:
+            cells = ("".join(known.get(part, part) for part in PARTS.split(cell)) for cell in row)
+            lines.append([known.get(title, title), *cells])
+        return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    return TABLE.sub(translated, pages[1])
 
 
 def pins(program: Path) -> tuple[str, list[str]]:
@@ -115,16 +137,19 @@ def changes(old: dict, new: dict) -> list[str]:
 def main(arguments: list[str]) -> None:
     """Run the programs, write the pages, and print what changed."""
     programs = [one for one in arguments if not one.startswith("--")]
-    if not programs and "--page" not in arguments:
-        programs = sorted(path.stem[3:] for path in FOLDER.glob("of_*.py"))
-    cells = columns(PAGES[0].read_text(encoding="utf-8"))
+    programs = programs or sorted(path.stem[3:] for path in FOLDER.glob("of_*.py"))
+    pages = PAGES[0].read_text(encoding="utf-8"), PAGES[1].read_text(encoding="utf-8")
+    cells, known = columns(pages[0]), words(pages)
     for name in programs:
         found = answers(FOLDER / f"of_{name}.py", "--here" in arguments)
         lines = changes(cells, found)
         print(f"{name} ({', '.join(found)}):", *(lines or ["no cell changed"]), sep="\n  ")
         cells.update(found)
-        PAGES[0].write_text(page(0, cells), encoding="utf-8")
-    PAGES[1].write_text(page(1, cells), encoding="utf-8")
+        pages = TABLE.sub(lambda match: english(match, cells), pages[0]), pages[1]
+        PAGES[0].write_text(pages[0], encoding="utf-8")
+    PAGES[1].write_text(chinese(pages, known), encoding="utf-8")
+    new = {piece for table in TABLE.findall(pages[0]) for piece in pieces(table[2])} - known.keys()
+    print(*(f"{PAGES[1].name}: translate {piece!r} by hand" for piece in sorted(new)), sep="\n")
 
 
 if __name__ == "__main__":
