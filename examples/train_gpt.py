@@ -21,17 +21,7 @@ import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
-from small_gpt import (
-    GPT,
-    batches,
-    draw,
-    held_out_loss,
-    peak_megabytes,
-    pieces,
-    sample_byte,
-    standard_library,
-    train,
-)
+from small_gpt import GPT, batches, draw, held_out_loss, peak_megabytes, pieces, sample_byte, standard_library, train
 from tqdm import tqdm
 
 

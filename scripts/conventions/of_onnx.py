@@ -102,8 +102,7 @@ def rotary_of_microsoft(rows, cos, sin):
 
 
 questions.show(
-    f"onnx {onnx.__version__}",
-    onnx_reference=questions.Column(of_standard(True), rotary=rotary(True), layout="BNSD"),
+    f"onnx {onnx.__version__}", onnx_reference=questions.Column(of_standard(True), rotary=rotary(True), layout="BNSD")
 )
 questions.show(
     RUNTIME,

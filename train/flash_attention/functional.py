@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
-from flash_attention.bridge.tensors import (
-    compile_time,
-    compiling,
-    fresh_seed,
-    int_tensor,
-    spec,
-    tensor_spec,
-)
+from flash_attention.bridge.tensors import compile_time, compiling, fresh_seed, int_tensor, spec, tensor_spec
 from flash_attention.call import ALL_BLOCKS
 from flash_attention.call.block_mask import BlockMask
 from flash_attention.call.checks import check_bool

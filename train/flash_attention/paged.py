@@ -13,13 +13,7 @@ from mindspore.common.initializer import initializer
 from flash_attention.backends import registry
 from flash_attention.bridge.constants import numbered
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.bridge.tensors import (
-    as_int32,
-    compile_time,
-    compiling,
-    spec,
-    tensor_spec,
-)
+from flash_attention.bridge.tensors import as_int32, compile_time, compiling, spec, tensor_spec
 from flash_attention.bridge.views import writable
 from flash_attention.cache_update import append_cell, reorder_cell, update_cell
 from flash_attention.call.checks import INTEGERS, check_dtype, check_int, check_range
@@ -45,12 +39,7 @@ _NAMES = (("key", "key_cache"), ("value", "value_cache"))
 
 
 def paged_caches(
-    blocks: int,
-    block_size: int,
-    kv_heads: int,
-    head_dim: int,
-    value_head_dim: int | None = None,
-    dtype=mstype.float16,
+    blocks: int, block_size: int, kv_heads: int, head_dim: int, value_head_dim: int | None = None, dtype=mstype.float16
 ) -> tuple[Parameter, Parameter]:
     """Make caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
 

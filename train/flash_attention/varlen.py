@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
-from flash_attention.bridge.tensors import (
-    fresh_seed,
-    int_tensor,
-    refuse,
-    spec,
-)
+from flash_attention.bridge.tensors import fresh_seed, int_tensor, refuse, spec
 from flash_attention.call import ALL_BLOCKS
 from flash_attention.call.checks import check_int
 from flash_attention.call.literals import Alignment, BackendName

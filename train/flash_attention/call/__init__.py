@@ -24,14 +24,4 @@ from flash_attention.call.rules import AttentionRules
 from flash_attention.call.storage import Paged, Varlen
 from flash_attention.call.visibility import ALL_BLOCKS
 
-__all__ = [
-    "ALL_BLOCKS",
-    "DTYPES",
-    "LAYOUTS",
-    "AttentionRules",
-    "Call",
-    "Paged",
-    "TensorSpec",
-    "Varlen",
-    "alibi_slopes",
-]
+__all__ = ["ALL_BLOCKS", "DTYPES", "LAYOUTS", "AttentionRules", "Call", "Paged", "TensorSpec", "Varlen", "alibi_slopes"]

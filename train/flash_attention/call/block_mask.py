@@ -152,14 +152,7 @@ class BlockMask:
 
     @classmethod
     def from_rule(
-        cls,
-        rule: Callable,
-        seq_q: int,
-        seq_k: int | None = None,
-        *,
-        batch: int = 1,
-        heads: int = 1,
-        tile: int = 128,
+        cls, rule: Callable, seq_q: int, seq_k: int | None = None, *, batch: int = 1, heads: int = 1, tile: int = 128
     ) -> BlockMask:
         """Make a mask from a function of indices.
 

@@ -25,10 +25,7 @@ from flash_attention.bridge.tensors import compile_time, spec, tensor_spec
 from flash_attention.call.checks import check_bool, check_int
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
 
-PATHS = (
-    "acctransformer.flash_attention.nn.layer.flash_attention",
-    "mindspore.nn.layer.flash_attention",
-)
+PATHS = ("acctransformer.flash_attention.nn.layer.flash_attention", "mindspore.nn.layer.flash_attention")
 
 _BEFORE = ("dropout_rate", "prev_block_num", "next_block_num")
 _AFTER = ("dp", "mp")

@@ -207,11 +207,7 @@ PROGRAMS = {
         Program("parts", _parts, _X, _Y),
         Program("exponential_half", _exponential_half, {"x": ("float16", HALVES)}, {"y": ("float16", HALVES)}),
         Program(
-            "far",
-            _far,
-            {"x": ("float16", 32)},
-            {"y": ("float16", 32)},
-            workspace={"space": ("float16", FAR + 16)},
+            "far", _far, {"x": ("float16", 32)}, {"y": ("float16", 32)}, workspace={"space": ("float16", FAR + 16)}
         ),
         Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
         Program(

@@ -33,11 +33,7 @@ _SETTINGS = (
     *("num_heads", "scale_value", "pre_tokens", "next_tokens", "input_layout", "num_key_value_heads", "sparse_mode"),
     *("inner_precise", "block_size", "softmax_lse_flag"),
 )
-_LAYOUTS = {
-    "prompt": ("BSH", "BNSD"),
-    "incre": ("BSH", "BNSD"),
-    "fused": ("BSH", "BNSD", "BSND", "BNSD_BSND"),
-}
+_LAYOUTS = {"prompt": ("BSH", "BNSD"), "incre": ("BSH", "BNSD"), "fused": ("BSH", "BNSD", "BSND", "BNSD_BSND")}
 _MASKS = ("bool", "int8", "uint8", *DTYPES)
 
 

@@ -55,13 +55,7 @@ class PagedAttention(Operator):
     """
 
     def __init__(
-        self,
-        head_num,
-        scale_value,
-        kv_head_num,
-        kv_cache_quant_mode="DEFAULT",
-        mask_mode="MASK_DEFAULT",
-        mla_v_dim=0,
+        self, head_num, scale_value, kv_head_num, kv_cache_quant_mode="DEFAULT", mask_mode="MASK_DEFAULT", mla_v_dim=0
     ):
         super().__init__()
         self.settings = head_num, scale_value, kv_cache_quant_mode, mask_mode, mla_v_dim
