@@ -221,9 +221,10 @@ def forward(
     """
     if out is None:
         output = np.empty(call.laid_out(call.shape_output()), _NUMPY_DTYPES[call.dtype])
-        out = output, np.empty(call.shape_lse(), np.float32)
-    given = [query, key, value, *_optional(**inputs), *configuration(call)]
-    _run(library, "flash_attention_forward", given, out)
+        rows = call.shape_lse()[1:] if call.kind == "varlen" else call.shape_lse()
+        out = output, np.empty(rows, np.float32)
+    function, rules = _entry(call, "forward")
+    _run(library, function, [query, key, value, *_optional(**inputs), *rules], out)
     return out
 
 
@@ -249,8 +250,9 @@ def backward(
         dtype = _NUMPY_DTYPES[call.dtype]
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
         out += tuple(np.empty_like(inputs[name]) for name in more)
-    given = [query, key, value, *_optional(**inputs), output, logsumexp, d_output, d_logsumexp]
-    _run(library, "_".join(("flash_attention_backward", *more)), [*given, *configuration(call)], out)
+    function, rules = _entry(call, "backward")
+    given = [query, key, value, *_optional(**inputs), output, logsumexp, d_output, d_logsumexp, *rules]
+    _run(library, "_".join((function, *more)), given, out)
     return out
 
 
@@ -261,21 +263,13 @@ def _optional(**inputs) -> list:
     return [inputs.get(name) for name in INPUTS]
 
 
-def forward_packed(call: Call, query, key, value, out: tuple) -> None:
-    """Run `forward` into `out` for packed sequences of constant lengths. They have no dropout, sinks or prefixes."""
-    inputs = [query, key, value, *_optional(), *_packed_inputs(call)]
-    _run(None, "flash_attention_forward_packed", inputs, out)
-
-
-def backward_packed(call: Call, query, key, value, output, logsumexp, d_output, out: tuple) -> None:
-    """Run `backward` into `out` for packed sequences, as `forward_packed` runs `forward`."""
-    inputs = [query, key, value, *_optional(), output, logsumexp, d_output, None]
-    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(call)], out)
-
-
-def _packed_inputs(call: Call) -> list:
-    lengths = (np.array(lengths, np.int64) for lengths in (call.varlen.ends_q, call.varlen.ends_k))
-    return [*lengths, *configuration(call)]
+def _entry(call: Call, direction: str) -> tuple[str, list]:
+    """Return the name of the entry point, and what follows a call's tensors: ends of packed sequences, and rules."""
+    name = f"flash_attention_{direction}"
+    if call.kind != "varlen":
+        return name, [*configuration(call)]
+    ends = (np.array(ends, np.int64) for ends in (call.varlen.ends_q, call.varlen.ends_k))
+    return f"{name}_packed", [*ends, *configuration(call)]
 
 
 def _run(library: Library | None, function: str, inputs: list, outputs: tuple) -> None:

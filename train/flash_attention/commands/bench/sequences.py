@@ -43,8 +43,8 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         return lambda: library.backward(dense, *whole[:3], *whole_results, whole[3], out=whole_gradients)
 
     def documents():
-        library.forward_packed(call, query, key, value, (output, lse))
-        return lambda: library.backward_packed(call, query, key, value, output, lse, d_output, gradients)
+        library.forward(call, query, key, value, out=(output, lse))
+        return lambda: library.backward(call, query, key, value, output, lse, d_output, out=gradients)
 
     calls = {"one call": one_call, "packed": documents}
     if importlib.util.find_spec("torch"):
