@@ -135,6 +135,7 @@ def test_additions_that_are_more_than_additions(kernel, how, tmp_path):
     assert modes(instance) == {"alone"}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
 @pytest.mark.parametrize("second", ["read", "write", "add"])

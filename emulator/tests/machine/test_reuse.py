@@ -31,6 +31,7 @@ def looped():
     return instance, {"x": np.arange(REPETITIONS * 128).astype(np.float16)}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("build", (*PROGRAMS, looped), ids=lambda build: build.__name__)

@@ -11,25 +11,15 @@ from emulator.tests.support import mindspore_kernels
 from emulator.tests.support.mindspore_kernels import CASES, available, run
 
 pytestmark = pytest.mark.skipif(not available(), reason="the kernels are part of MindSpore, which is not installed")
-EACH = [pytest.param(case, id=str(case), marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
-FIRST = {case.kernel: case for case in reversed(CASES)}
 
 
-def in_default_mode():
-    """Return each kernel once for every day, and all kernels that strict mode refuses. Strict mode computes and
-    compares the others as well.
-    """
-    return [
-        pytest.param(
-            case,
-            id=str(case),
-            marks=[pytest.mark.slow] * (case.slow or not (case.strict or case.default or case is FIRST[case.kernel])),
-        )
-        for case in CASES
-    ]
+def marked(slow):
+    """Return all cases, those slow that take long or that ``slow`` tells."""
+    return [pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case.slow or slow(case))) for case in CASES]
 
 
-@pytest.mark.parametrize("case", in_default_mode())
+# Strict mode computes and compares as well, unless it refuses a kernel.
+@pytest.mark.parametrize("case", marked(slow=lambda case: not (case.strict or case.default)))
 def test_default_mode(case):
     if case.default:
         with pytest.raises(TikError) as raised:
@@ -39,7 +29,7 @@ def test_default_mode(case):
     assert run(case) <= 1
 
 
-@pytest.mark.parametrize("case", EACH)
+@pytest.mark.parametrize("case", marked(slow=lambda case: False))
 def test_strict_mode(case):
     if not case.strict:
         assert run(case, strict=True) <= 1

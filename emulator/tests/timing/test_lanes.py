@@ -72,6 +72,7 @@ def masked_program(seed, iterations=12):
 
 
 @pytest.mark.filterwarnings("ignore::tikemu.TikWarning")
+@pytest.mark.spread
 @pytest.mark.parametrize("sync", ["auto", "optimistic"])
 @pytest.mark.parametrize("seed", range(20, 30))
 def test_times_are_those_of_a_footprint_a_mask(seed, sync, monkeypatch):

@@ -92,29 +92,6 @@ def softmax_rows(tik, inst):
     return {"x": data}, {"y": (shifted / shifted.sum(1, keepdims=True), 1e-3)}
 
 
-@program
-def select_and_compare(tik, inst):
-    """Record a clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
-    x, y, out = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_gm) for name in ("x", "y", "out"))
-    bits = inst.Tensor("uint16", (16,), name="bits", scope=tik.scope_gm)
-    x_ub, y_ub = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_ubuf) for name in ("x_ub", "y_ub"))
-    zero = inst.Tensor("float16", (128,), name="zero", scope=tik.scope_ubuf)
-    bits_ub = inst.Tensor("uint16", (16,), name="bits_ub", scope=tik.scope_ubuf)
-    inst.data_move(x_ub, x, 0, 1, 16, 0, 0)
-    inst.data_move(y_ub, y, 0, 1, 16, 0, 0)
-    inst.vec_dup(128, zero, 0.0, 1, 8)
-    inst.vec_cmpv_gt(bits_ub, x_ub, y_ub, 2, 8, 8)
-    with inst.for_range(0, 2) as i:
-        mask = inst.vcmp_gt(128, x_ub[i * 128], y_ub[i * 128], 1, 1)
-        inst.vsel(128, 0, x_ub[i * 128], mask, x_ub[i * 128], zero, 1, 1, 1, 1, 8, 8, 8)
-    inst.data_move(out, x_ub, 0, 1, 16, 0, 0)
-    inst.data_move(bits, bits_ub, 0, 1, 1, 0, 0)
-    inst.BuildCCE(kernel_name="select_and_compare", inputs=[x, y], outputs=[out, bits])
-    a, b = uniform(256, seed=10), uniform(256, seed=11)
-    packed = np.packbits(a > b, bitorder="little").view(np.uint16)
-    return {"x": a, "y": b}, {"out": (np.where(a > b, a, 0), 0), "bits": (packed, 0)}
-
-
 class OldStyleClip:
     """Clip values in the old style: a class, `te.tik`, Dprofile and positional arguments."""
 
@@ -270,128 +247,7 @@ def suppressed_boxes(tik, inst):
     return {"scores": score, "centres": centre}, {"kept": (result, 0)}
 
 
-@program
-def float_bits(tik, inst):
-    """Compute exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions."""
-    count = 256
-    x = inst.Tensor("float32", (count,), name="x", scope=tik.scope_gm)
-    negative = inst.Tensor("float32", (count,), name="negative", scope=tik.scope_gm)
-    absolute = inst.Tensor("float32", (count,), name="absolute", scope=tik.scope_gm)
-    data = inst.Tensor("float32", (count,), name="data", scope=tik.scope_ubuf)
-    mask = inst.Tensor("uint16", (2 * count,), name="mask", scope=tik.scope_ubuf)
-    inst.data_move(data, x, 0, 1, count // 8, 0, 0)
-    as_int = mask.reinterpret_cast_to("uint32")
-    inst.vec_dup(64, as_int, 0x7FFFFFFF, count // 64, 8)
-    bits = data.reinterpret_cast_to("uint16")
-    cleared = inst.Tensor("uint16", (2 * count,), name="cleared", scope=tik.scope_ubuf)
-    inst.vec_and(128, cleared, bits, mask, 2 * count // 128, 8, 8, 8)
-    inst.data_move(absolute, cleared.reinterpret_cast_to("float32"), 0, 1, count // 8, 0, 0)
-    # xor of the sign from and, or, not: (x & ~s) | (~x & s)
-    inverse = inst.Tensor("uint16", (2 * count,), name="inverse", scope=tik.scope_ubuf)
-    sign = inst.Tensor("uint16", (2 * count,), name="sign", scope=tik.scope_ubuf)
-    inst.vec_not(128, sign, mask, 2 * count // 128, 8, 8)
-    inst.vec_not(128, inverse, bits, 2 * count // 128, 8, 8)
-    inst.vec_and(128, inverse, inverse, sign, 2 * count // 128, 8, 8, 8)
-    inst.vec_or(128, cleared, cleared, inverse, 2 * count // 128, 8, 8, 8)
-    inst.data_move(negative, cleared.reinterpret_cast_to("float32"), 0, 1, count // 8, 0, 0)
-    inst.BuildCCE(kernel_name="float_bits", inputs=[x], outputs=[negative, absolute])
-    data = uniform(count, "float32", 13, -1e6, 1e6)
-    return {"x": data}, {"negative": (-data, 0), "absolute": (np.abs(data), 0)}
-
-
-@program
-def histogram(tik, inst):
-    """Count in a ScalarArray by a run-time index. Its initial value resets it, and a mask has two words."""
-    count, bins = 96, 8
-    x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
-    counts = inst.Tensor("int32", (bins,), name="counts", scope=tik.scope_gm)
-    marked = inst.Tensor("float16", (128,), name="marked", scope=tik.scope_gm)
-    data = inst.Tensor("int32", (count,), name="data", scope=tik.scope_ubuf)
-    result = inst.Tensor("int32", (bins,), name="result", scope=tik.scope_ubuf)
-    inst.data_move(data, x, 0, 1, count // 8, 0, 0)
-    table = inst.ScalarArray("int32", bins, "table", 0)
-    bin_ = inst.Scalar("int32", "bin")
-    with inst.for_range(0, count) as i:
-        bin_.set_as(data[i])
-        with inst.if_scope(tik.all(bin_ >= 0, bin_ < bins)):
-            table[bin_].set_as(table[bin_] + 1)
-    for bin_number in range(bins):
-        result[bin_number].set_as(table[bin_number])
-    inst.data_move(counts, result, 0, 1, 1, 0, 0)
-    lanes = inst.Tensor("float16", (128,), name="lanes", scope=tik.scope_ubuf)
-    inst.vec_dup(128, lanes, 0, 1, 8)
-    inst.vec_dup([0x8000000000000001, 0xFF], lanes, 1.0, 1, 8)
-    inst.data_move(marked, lanes, 0, 1, 8, 0, 0)
-    inst.BuildCCE(kernel_name="histogram", inputs=[x], outputs=[counts, marked])
-    data = np.random.default_rng(14).integers(-2, 10, count).astype(np.int32)
-    ones = np.zeros(128)
-    ones[:8] = ones[64] = ones[127] = 1
-    counted = np.bincount(data[(data >= 0) & (data < bins)], minlength=bins)
-    return {"x": data}, {"counts": (counted, 0), "marked": (ones, 0)}
-
-
 # ------------------------------------------------------------------------------------- Cube, whole tensors
-@program
-def matmul_by_hand(tik, inst):
-    """Multiply matrices with load2dv1, mmad and tensor_mov, the K loop double buffered."""
-    m, k, n = 96, 64, 80
-    a_gm = inst.Tensor("float16", (k // 16, m, 16), name="a", scope=tik.scope_gm)
-    b_gm = inst.Tensor("float16", (n // 16, k, 16), name="b", scope=tik.scope_gm)
-    c_gm = inst.Tensor("float16", (n // 16, m, 16), name="c", scope=tik.scope_gm)
-    a_l1 = inst.Tensor("float16", (k // 16, m, 16), name="a_l1", scope=tik.scope_cbuf)
-    b_l1 = inst.Tensor("float16", (n // 16, k, 16), name="b_l1", scope=tik.scope_cbuf)
-    c_l0 = inst.Tensor("float32", (n // 16, m, 16), name="c_l0", scope=tik.scope_cc)
-    c_ub = inst.Tensor("float16", (n // 16, m, 16), name="c_ub", scope=tik.scope_ubuf)
-    inst.data_move(a_l1, a_gm, 0, 1, m * k // 16, 0, 0)
-    inst.data_move(b_l1, b_gm, 0, 1, n * k // 16, 0, 0)
-    with inst.for_range(0, k // 16, thread_num=2) as slice_k:
-        a_l0 = inst.Tensor("float16", (m // 16, 1, 16, 16), name="a_l0", scope=tik.scope_ca)
-        b_l0 = inst.Tensor("float16", (1, n // 16, 16, 16), name="b_l0", scope=tik.scope_cb)
-        inst.load2dv1(a_l0, a_l1[slice_k * m * 16], 0, m // 16, 1, 0, False)
-        inst.load2dv1(b_l0, b_l1[slice_k * 256], 0, n // 16, k // 16, 0, True)
-        with inst.if_scope(slice_k == 0):
-            inst.mmad(c_l0, a_l0, b_l0, m, 16, n, 0)
-        with inst.else_scope():
-            inst.mmad(c_l0, a_l0, b_l0, m, 16, n, 1)
-    inst.tensor_mov(c_ub, c_l0, "m", 1, m * n * 4 // 1024, 0, 0)
-    inst.data_move(c_gm, c_ub, 0, 1, m * n * 2 // 32, 0, 0)
-    inst.BuildCCE(kernel_name="matmul_by_hand", inputs=[a_gm, b_gm], outputs=[c_gm])
-    a, b = uniform((m, k), seed=6), uniform((k, n), seed=7)
-    c = a.astype(np.float64) @ b.astype(np.float64)
-    feeds = {
-        "a": a.reshape(m, k // 16, 16).transpose(1, 0, 2).copy(),
-        "b": b.reshape(k, n // 16, 16).transpose(1, 0, 2).copy(),
-    }
-    return feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0.1)}
-
-
-@program
-def layer_norm_whole_tensor(tik, inst):
-    """Record layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
-    rows, columns = 8, 128
-    x, y = (inst.Tensor("float32", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
-    ub = inst.Tensor("float32", (rows, columns), name="ub", scope=tik.scope_ubuf)
-    squared = inst.Tensor("float32", (rows, columns), name="squared", scope=tik.scope_ubuf)
-    sums = inst.Tensor("float32", (rows,), name="sums", scope=tik.scope_ubuf)
-    inst.data_move(ub, x, 0, 1, rows * columns // 8, 0, 0)
-    inst.h_reduce_sum(sums, ub, 1)
-    inst.h_mul(sums, sums, 1.0 / columns)
-    with inst.for_range(0, rows) as r:
-        mean = inst.Scalar("float32", init_value=sums[r])
-        inst.h_sub(ub[r, :], ub[r, :], mean)
-    inst.h_mul(squared, ub, ub)
-    inst.h_reduce_sum(sums, squared, 1)
-    inst.h_mul(sums, sums, 1.0 / columns)
-    with inst.for_range(0, rows) as r:
-        variance = inst.Scalar("float32", init_value=sums[r])
-        deviation = inst.Scalar("float32")
-        inst.scalar_sqrt(deviation, variance)
-        inst.h_div(ub[r, :], ub[r, :], deviation)
-    inst.data_move(y, ub, 0, 1, rows * columns // 8, 0, 0)
-    inst.BuildCCE(kernel_name="layer_norm_whole_tensor", inputs=[x], outputs=[y])
-    data = uniform((rows, columns), "float32", 13)
-    centred = data.astype(np.float64) - data.mean(1, keepdims=True, dtype=np.float64)
-    return {"x": data}, {"y": (centred / np.sqrt((centred**2).mean(1, keepdims=True)), 1e-4)}
 
 
 @program
@@ -462,7 +318,6 @@ def whole_tensor_attention(tik, inst):
 
 
 PROGRAMS = (
-    *(add_multi_core, softmax_rows, select_and_compare, old_style_class, dynamic_shape, workspace_and_barrier),
-    *(suppressed_boxes, float_bits, histogram),
-    *(matmul_by_hand, layer_norm_whole_tensor, matmul_with_fixpipe, whole_tensor_attention),
+    *(add_multi_core, softmax_rows, old_style_class, dynamic_shape, workspace_and_barrier, suppressed_boxes),
+    *(matmul_with_fixpipe, whole_tensor_attention),
 )
