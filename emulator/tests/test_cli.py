@@ -38,6 +38,13 @@ PROGRAM = textwrap.dedent("""
         return kernel if answer else None
 
 
+    def numbers(dynamic=False):
+        kernel = tik.Tik()
+        n = kernel.InputScalar("int32", "n")
+        x = kernel.Tensor("int8", (n, 32) if dynamic else (64,), tik.scope_gm, "x")
+        kernel.BuildCCE("numbers", [x, n], [x])
+
+
     def broken():
         kernel = tik.Tik()
         data = kernel.Tensor("float16", (128,), tik.scope_ubuf, "data")
@@ -99,8 +106,14 @@ def test_run(program, capsys):
         ("scale", (*FEED, "--arg", "undefined=True"), 0, []),
         ("scale", (*FEED, "--arg", "undefined=True", "--strict"), 1, ["TikUndefinedError"]),
         ("scale", ("--arg", "256", "--arg", "build=False", "--feed", "n=1"), 1, ["TikBuildError"]),
-        ("broken", (), 1, ["TikParamError: vec_muls: repeat_times", "program.py:26"]),
+        ("broken", (), 1, ["TikParamError: vec_muls: repeat_times", "program.py:33"]),
         ("cores", ("--soc", "Ascend910B"), 0, ["cores 30"]),
+        (
+            "numbers",
+            ("--arg", "dynamic=True", "--feed", "n=2", "--random", "1"),
+            2,
+            ["--random cannot fill 'x'"],
+        ),
         ("cores", ("--trace", "/dev/full"), 2, ["tikemu: --trace /dev/full: No space left on device"]),
     ],
 )
@@ -129,6 +142,9 @@ def test_random_inputs_are_repeatable(program):
     assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--random", "2", "--out", "FOLDER/c") == 0
     one, two, other = (np.load(Path(program).parent / folder / "y.npy") for folder in "abc")
     assert np.array_equal(one, two) and not np.array_equal(one, other) and one.std() > 1
+    assert run(program, "numbers", "--feed", "n=2", "--random", "1", "--out", "FOLDER/d") == 0
+    whole = np.load(Path(program).parent / "d" / "x.npy")
+    assert whole.dtype == np.int8 and 0 <= whole.min() < whole.max()
 
 
 @pytest.mark.parametrize(
@@ -143,6 +159,7 @@ def test_random_inputs_are_repeatable(program):
             "neither returned a Tik instance nor called BuildCCE",
         ),
         (["PROGRAM:scale", "--arg", "256", "--feed", "x"], "--feed takes"),
+        (["PROGRAM:scale", "--processes", "0"], "--processes must be at least 1, got 0"),
         (["PROGRAM:scale", "--arg", "256", "--feed", "x=missing.npy"], "no file 'missing.npy'"),
     ],
 )
@@ -193,7 +210,7 @@ def test_a_trace_that_is_there_survives_a_program_that_fails(program):
 def test_without_numerics_there_are_no_values(program, capsys):
     assert run(program, "scale", *FEED, "--no-numerics", "--out", "FOLDER/out") == 0
     said = capsys.readouterr()
-    assert said.out.startswith("estimate:") and "mean" not in said.out
+    assert said.out.startswith("estimate:") and said.out.count("\n") == 1
     assert said.err == "tikemu: --out writes nothing: with --no-numerics no outputs are computed\n"
     assert not (Path(program).parent / "out").exists()
 
@@ -205,13 +222,17 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"tikemu {tikemu.__version__}\n"
 
 
-def test_ctrl_c(program, capsys, monkeypatch):
-    def interrupted(*_, **__):
+def test_settings_of_a_run_and_ctrl_c(program, capsys, monkeypatch):
+    seen = []
+
+    def interrupted(*_, options, **__):
+        seen.append(options)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run_kernel", interrupted)
-    assert run(program, "scale", *FEED) == 130
+    assert run(program, "scale", *FEED, "--sync", "conservative", "--processes", "3") == 130
     assert capsys.readouterr().err == "tikemu: interrupted\n"
+    assert (seen[0].sync, seen[0].processes) == ("conservative", 3)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikWarning
+from tikemu.errors import TikAlignError, TikParamError, TikWarning
 
 from emulator.tests.support.bench import Bench, Runtime
 from emulator.tests.support.cube_layout import RNG, unpacked, up
@@ -111,16 +111,6 @@ def test_mmad_of_size_zero_does_nothing(sizes):
 def test_strides_come_from_the_arguments_not_from_the_tensors():
     case = Product(32, 32, 32)
     case.bench.agree("mmad", case.dst, case.left, case.right, 16, 16, 16, 0)
-
-
-def test_mmad_checks_capacity():
-    case = Product(32, 32, 32)
-    case.bench.tensor("L0A", "float16", 4096)
-    case.bench.tensor("L0B", "float16", 4096)
-    case.bench.tensor("L0C", "float32", 4096)
-    for sizes, argument in (((33, 32, 32), "src_fm"), ((32, 33, 32), "src_fm"), ((32, 32, 33), "src_filter")):
-        case.bench.refuses(TikBoundsError, argument, "mmad", case.dst, case.left, case.right, *sizes, 0)
-    case.bench.refuses(TikBoundsError, "dst_fm", "mmad", case.dst.at(256), case.left, case.right, 32, 32, 32, 0)
 
 
 def test_operands_of_mmad_are_aligned():

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tikemu import Options, default_options, soc
-from tikemu.errors import TikWarning
+from tikemu.errors import TikBoundsError, TikWarning
+from tikemu.findings import CLASSES
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import Access, MicroOp, Operand
@@ -23,6 +24,8 @@ from emulator.tests.support.naive_values import STATUS, Bytes, Pointer
 
 SOC = soc.ASCEND_910A
 SCOPES = {"GM": "global", **{kind: f"local.{kind}" for kind in ("UB", "L1", "L0A", "L0B", "L0C")}}
+#: An access outside of its tensor is an error, whatever else is questionable.
+BOUNDS = Options(strict=True, leave_out=tuple({*CLASSES} - {"bounds", "padding"}))
 ALIGNMENT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}
 
 
@@ -206,12 +209,18 @@ class Bench:
         return tensor
 
     def bind(
-        self, api: str, *args: Any, free_bytes: Mapping[str, int] | None = None, **kwargs: Any
+        self,
+        api: str,
+        *args: Any,
+        free_bytes: Mapping[str, int] | None = None,
+        options: Options | None = None,
+        **kwargs: Any,
     ) -> tuple[MicroOp, ...]:
         """Check a call as the front end does, then bind it as the machine does."""
         spec = registry.specs()[api]
         given = spec.arguments(*args, **kwargs)
         judgement = Judgement(self.strict)
+        judgement.options = options or judgement.options
         spec.check(_map(given, _recorded), SOC, judgement.options, judgement.report)
         static: list[bool] = []
         _map(given, lambda value: static.append(not isinstance(value, Runtime)))
@@ -271,7 +280,24 @@ class Bench:
             assert wrong.size == 0, f"{wrong.size} bytes of {memory.name} differ, first at {wrong[0]}"
             assert np.array_equal(np.frombuffer(data.read, bool), read)
             assert np.array_equal(np.frombuffer(data.written, bool), written & ~undefined)
+        self._refuses_shorter_tensors(api, expected, *args, **kwargs)
         return self._result(api, operations)
+
+    def _refuses_shorter_tensors(self, api: str, touched: Mapping[Memory, Bytes], *args: Any, **kwargs: Any) -> None:
+        """Check that every tensor needs the last byte that the instruction touches of it."""
+        tensors = {(one.memory, one.base): one for one in _tensors((args, kwargs))}
+        for (memory, base), tensor in tensors.items():
+            marks = touched[memory].read, touched[memory].written
+            end = max(mark.rfind(1, base, base + tensor.nbytes) for mark in marks)
+            if end < 0:
+                continue
+
+            def shortened(value: Any, at: tuple[Memory, int] = (memory, base), size: int = end - base) -> Any:
+                hit = isinstance(value, Tensor) and (value.memory, value.base) == at
+                return replace(value, nbytes=size) if hit else value
+
+            with pytest.raises(TikBoundsError):
+                self.bind(api, *_map(args, shortened), options=BOUNDS, **_map(kwargs, shortened))
 
     def execute(self, op: MicroOp) -> None:
         """Run one micro-operation; strict: check and update the defined bits."""
@@ -307,6 +333,13 @@ def _marks(memory: Memory, accesses: Sequence[Access]) -> np.ndarray:
             for view in item.region.views(marks.view(np.uint8)):
                 view[...] = 1
     return marks
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors among values."""
+    found: list[Tensor] = []
+    _map(value, lambda item: found.append(item) if isinstance(item, Tensor) else None)
+    return found
 
 
 def _map(value: Any, function: Any) -> Any:

@@ -36,22 +36,24 @@ def lanes(mask: Any, width: int) -> list[int]:
     return [lane for lane in range(width) if bits >> lane & 1]
 
 
+def place(a: dict[str, Any], name: str, repeat: int, lane: int, legacy: bool) -> Pointer:
+    """Return the place of an operand's element. A block stride of 0 of the destination is taken as 1 (D16g)."""
+    step = a[f"{name}_blk_stride"] if legacy else 1
+    return a[name].lane(repeat, lane, a.get(f"{name}_rep_stride", 0), step or int(name == "dst"))
+
+
 def vector(
     a: dict[str, Any], function: Callable[..., Any], sources: tuple[str, ...], legacy: bool, reads_dst: bool = False
 ) -> None:
     """Compute element by element, a repeat's sources before its destination."""
-    dst, inputs = a["dst"], [a[name] for name in sources]
-    width = 256 // max(p.size for p in (dst, *inputs))
+    width = 256 // max(a[name].size for name in ("dst", *sources))
+    names = (*sources, "dst") if reads_dst else sources
     for repeat in range(a["repeat_times"]):
         results = []
         for lane in lanes(a["mask"], width):
-            values = [
-                p.lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
-                for name, p in zip((*sources, *(["dst"] if reads_dst else [])), (*inputs, dst))
-            ]
-            results.append((lane, function(*values)))
+            results.append((lane, function(*(place(a, name, repeat, lane, legacy).get() for name in names))))
         for lane, value in results:
-            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).put(value)
+            place(a, "dst", repeat, lane, legacy).put(value)
 
 
 def multiply_add(kind: str, dtype: str, scalar: Any = None) -> Callable[..., Any]:
@@ -69,7 +71,7 @@ def fill(a: dict[str, Any], legacy: bool) -> None:
     pattern = struct.pack(CODES[dst.dtype], value if math.isinf(value) else stored(value, dst.dtype))
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], 256 // dst.size):
-            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).store(pattern)
+            place(a, "dst", repeat, lane, legacy).store(pattern)
 
 
 def convert(a: dict[str, Any], legacy: bool) -> None:
@@ -91,10 +93,7 @@ def compare(a: dict[str, Any], function: Callable[[Any, Any], bool], legacy: boo
     for repeat in range(a["repeat_times"]):
         bits = 0
         for lane in range(width):
-            x, y = (
-                a[name].lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
-                for name in ("src0", "src1")
-            )
+            x, y = (place(a, name, repeat, lane, legacy).get() for name in ("src0", "src1"))
             bits |= function(x, y) << lane
         for byte in range(width // 8):
             a["dst"].at(repeat * width // 8 + byte, "uint8").put(bits >> 8 * byte & 255)
@@ -108,10 +107,7 @@ def select(a: dict[str, Any], legacy: bool, register: int) -> None:
         bits = sum(a["sel"].at(byte, "uint8").get() << 8 * byte for byte in range(width // 8))
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], width):
-            to, *sources = (
-                a[key].lane(repeat, lane, a[f"{key}_rep_stride"], a[f"{key}_blk_stride"] if legacy else 1)
-                for key in ("dst", "src1", "src0")
-            )
+            to, *sources = (place(a, name, repeat, lane, legacy) for name in ("dst", "src1", "src0"))
             to.store([source.load(to.size) for source in sources][bits >> lane & 1])
 
 
@@ -305,8 +301,8 @@ def multiply(a: dict[str, Any]) -> None:
     right = [[element(a["src_filter"], depth, c, r, -(-n // 16), True).get() for r in range(k)] for c in range(n)]
     for r in range(m):
         for c in range(n):
-            place = element(dst, 16, r, c, -(-m // 16), True)
-            total = place.get() if a["is_bias"] else 0
+            target = element(dst, 16, r, c, -(-m // 16), True)
+            total = target.get() if a["is_bias"] else 0
             for first in range(0, k, depth):
                 block = sum(x * y for x, y in zip(left[r][first : first + depth], right[c][first : first + depth]))
                 if dst.dtype in LARGEST:
@@ -314,13 +310,13 @@ def multiply(a: dict[str, Any]) -> None:
                 else:
                     low = 0 if dst.dtype == "uint32" else -(2**31)
                     total = limited(total + block, low, low + 2**32 - 1)
-            place.put(total)
+            target.put(total)
 
 
 def compare_to_register(machine: Any, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
     """Run vcmp: the bits of masked-off lanes stay."""
     for lane in lanes(a["mask"], 256 // a["src0"].size):
-        x, y = (a[name].lane(0, lane, 0, a[f"{name}_blk_stride"]).get() for name in ("src0", "src1"))
+        x, y = (place(a, name, 0, lane, True).get() for name in ("src0", "src1"))
         machine.register = machine.register & ~(1 << lane) | function(x, y) << lane
 
 

@@ -88,12 +88,12 @@ class Setting:
         self.repeats = int(rng.integers(1, 6))
         self.rep = [int(rng.choice([0, 1, 5, 8, 8, 11])) for _ in dtypes]
         self.blk = [int(rng.choice([0, 1, 1, 2, 7])) if legacy else 1 for _ in dtypes]
-        self.blk[0] = self.blk[0] or 1  # a destination block written several times has no documented order
-        self.rep[0] = 8 * self.blk[0] + int(rng.integers(0, 3))
+        wide = self.blk[0] or 1  # a stride of 0 between the destination's blocks is taken as 1 (D16g)
+        self.rep[0] = 8 * wide + int(rng.integers(0, 3))
         self.bench = Bench()
         self.tensors = []
         draw = sample if rng.random() < 0.5 else tame
-        for dtype, size, rep, blk in zip(dtypes, sizes, self.rep, self.blk):
+        for dtype, size, rep, blk in zip(dtypes, sizes, self.rep, (wide, *self.blk[1:])):
             count = -(-extent(self.mask, size, self.repeats, rep, blk) // size)
             self.bench.ub(rng.integers(0, 256, 32, dtype=np.uint8))
             self.tensors.append(self.bench.ub(draw(rng, dtype, count)))
