@@ -25,9 +25,10 @@ double work_of(const Problem& p) {
 }
 
 ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_t wanted) {
-  ForwardPlan plan{p, outputs, kForwardRows, 0};
+  const int64_t most = p.blocks.data ? kForwardBlockRows : kForwardRows;
+  ForwardPlan plan{p, outputs, most, 0};
   while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
-                            plan.rows * std::max(p.head_dim, p.value_dim) > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
+                            plan.rows * std::max(p.head_dim, p.value_dim) > most * 160 || plan.rows >= 2 * p.seq_q))
     plan.rows /= 2;
   plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
   return plan;
@@ -99,13 +100,13 @@ bool find_rest(const Kernels* kernels, const BackwardPlan& plan, std::atomic<boo
 }
 
 struct Turns {
-  std::vector<std::atomic<int32_t>> count;
+  std::vector<std::atomic<int32_t>> of;
   std::atomic<bool>* failed;
 };
 
 bool wait_turn(const BackwardPlan& plan, int64_t index, int32_t turn) {
   const Turns& turns = *static_cast<const Turns*>(plan.state);
-  for (int spins = 0; turns.count[index].load(std::memory_order_acquire) != turn; ++spins) {
+  for (int spins = 0; turns.of[index].load(std::memory_order_acquire) != turn; ++spins) {
     if (turns.failed->load(std::memory_order_relaxed)) return false;
     // The thread that is due may be waiting for this very core.
     if (spins > 64) std::this_thread::yield();
@@ -113,8 +114,8 @@ bool wait_turn(const BackwardPlan& plan, int64_t index, int32_t turn) {
   return true;
 }
 
-void advance_turn(const BackwardPlan& plan, int64_t index) {
-  static_cast<Turns*>(plan.state)->count[index].fetch_add(1, std::memory_order_release);
+void set_turn(const BackwardPlan& plan, int64_t index, int32_t turn) {
+  static_cast<Turns*>(plan.state)->of[index].store(turn, std::memory_order_release);
 }
 
 int64_t bias_elements(const Problem& p) {
@@ -216,7 +217,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   turns.failed = &failed;
   plan.state = &turns;
   plan.wait = wait_turn;
-  plan.advance = advance_turn;
+  plan.set_turn = set_turn;
 
   const double work = 5 * work_of(p);
   const int64_t scratch = kernels->backward_scratch(plan);
@@ -228,7 +229,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     const Band band = p.band_of(batch);
     const int64_t first = tile * plan.tile, last = std::min(first + plan.tile, p.seq_q) - 1;
     const int64_t lo = band.lo(first), hi = band.hi(last);
-    return lo >= hi || plan.count_visits(batch, head, tile, lo / plan.tile, (hi - 1) / plan.tile + 1) == 0;
+    return lo >= hi || plan.visits_none(batch, head, tile, lo / plan.tile, (hi - 1) / plan.tile + 1);
   };
 
   if (p.biased() && !find_rest(kernels, plan, failed)) return kNoMemory;
@@ -253,7 +254,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       plan.d_query_first = in_result ? 0 : plan.first_group * group_sums;
       const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
       if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
-      for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
+      for (auto& turn : turns.of) turn.store(0, std::memory_order_relaxed);
       // Query tiles that no key tile visits are written by nobody else.
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
         for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {

@@ -35,12 +35,8 @@ struct TaskKeys {
   Rows values() const { return value_rows(problem, problem.value, batch, kv_head, tile.first); }
   Rows d_keys() const { return key_rows(problem, plan.outputs.d_key, batch, kv_head, tile.first); }
   Rows d_values() const { return value_rows(problem, plan.outputs.d_value, batch, kv_head, tile.first); }
-  Rows queries(int64_t g, int64_t index) const {
-    return query_rows(problem, problem.query, batch, head(g), index * kQueryRows);
-  }
-  Rows d_outputs(int64_t g, int64_t index) const {
-    return output_rows(problem, plan.inputs.d_output, batch, head(g), index * kQueryRows);
-  }
+  Rows queries(int64_t g, int64_t row) const { return query_rows(problem, problem.query, batch, head(g), row); }
+  Rows d_outputs(int64_t g, int64_t row) const { return output_rows(problem, plan.inputs.d_output, batch, head(g), row); }
   int64_t rows(int64_t index) const { return Band::min(problem.seq_q - index * kQueryRows, kQueryRows); }
   // The first query tile of head g from `index` on that sees some of the keys; plan.query_tiles where there is none.
   int64_t seeing(int64_t g, int64_t index) const {
@@ -66,6 +62,7 @@ struct BackwardTileBase {
   const ScoreRule rule;
   QueryTile q;
   PairInputs inputs;
+  StripSteps<Math> steps;
   // Of query, key and their gradients; of value, output and theirs.
   int64_t units, row_stride, stacked_stride, sum_stride;
   int64_t value_units, output_row_stride, output_stacked_stride, value_sum_stride;
@@ -398,15 +395,12 @@ template <class Math, class Arithmetic>
 void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_query) {
   const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_layout.row_stride;
   const QueryTile& q = tile.q;
-  constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
   const int64_t whole = q.count / Math::kStrip * Math::kStrip;
   if (whole < q.padded) std::memset(tile.edge, 0, Math::kStrip * tile.sum_stride * sizeof(float));
   for (int64_t d = 0; d < width; d += kPanel) {
     for (int64_t strip = 0; strip < q.padded; strip += Math::kStrip) {
-      int64_t first = k.column(q.lo[strip]), end = k.column(q.hi[strip + Math::kStrip - 1]);
-      tile.inputs.narrow(strip, strip + Math::kStrip - 1, first, end);
-      const int64_t from = first / kStep * Math::kWhole, steps = round_up(end, kStep) / Math::kPerUnit - from;
-      if (steps <= 0) continue;
+      const int64_t from = tile.steps.from[strip / Math::kStrip], steps = tile.steps.count[strip / Math::kStrip];
+      if (steps == 0) continue;
       tile.fetch();
       const bool inside = strip < whole;
       accumulate<Arithmetic, Left::kRowMajor>(tile.gradient_by_key(strip, from * Math::kPerUnit), tile.kByKeyStride,
@@ -483,17 +477,23 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     const int64_t begin = plan.careful ? 0 : tile.inputs.first_row() / kRows * kRows;
     const int64_t end = plan.careful ? q.count : Band::min(q.count, round_up(tile.inputs.rows_end(q.count), kRows));
     tile.load_rows(queries, d_outputs, begin, end - begin, (end == q.count ? q.padded : end) - begin);
-    for (int64_t m = 0; m < q.padded; ++m) {
-      tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
-      tile.rest[m] = m < q.count ? plan.rest[row + m] : 0.0f;
-      tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
+    std::memcpy(tile.shift, plan.shift + row, q.count * sizeof(float));
+    std::memcpy(tile.rest, plan.rest + row, q.count * sizeof(float));
+    std::memcpy(tile.delta, plan.delta + row, q.count * sizeof(float));
+    for (int64_t m = q.count; m < q.padded; ++m) {
+      tile.shift[m] = -kInfinity;
+      tile.rest[m] = tile.delta[m] = 0.0f;
     }
     tile.products.start(CellOrder{&q, &k, &tile.inputs, last}, tile.query, tile.row_stride, tile.key, tile.units, tile.d_output,
                         tile.output_row_stride, tile.value, tile.value_units);
+    // Cells that the block mask hides are cleared where strips reach into them, and for the bias.
+    const bool skip = fills_words(Math::kStrip) && !plan.outputs.d_bias;
     for (int64_t panel = first; panel < last; panel += kPanel) {
-      for (int64_t strip = 0; strip < q.padded; strip += kRows) {
-        if (!tile.inputs.may_see_strip(strip, panel)) {
-          if (!fills_words(Math::kStrip) || plan.outputs.d_bias) tile.clear(strip, panel);  // nobody else reads such a cell
+      const uint32_t word = 1u << (panel / 32);
+      const int64_t rows_end = skip ? tile.inputs.rows_end(q.padded, word) : q.padded;
+      for (int64_t strip = skip ? tile.inputs.first_row(word) : 0; strip < rows_end; strip += kRows) {
+        if (!skip && !tile.inputs.may_see_strip(strip, panel)) {
+          tile.clear(strip, panel);
           continue;
         }
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
@@ -522,16 +522,17 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   }
   // The key tiles that a query tile visits add to it in ascending order, whichever thread has them.
   const int64_t first_key_tile = q.union_lo() / kKeyTile, last_key_tile = (q.union_hi() - 1) / kKeyTile;
-  const int32_t turn = plan.count_visits(batch, head, index, first_key_tile, k.index);
-  if (!plan.wait(plan, turn_base + index, turn)) return false;
-  if (turn == 0) plan.clear_d_query(batch, head, q.first, q.count);
+  const int64_t before = plan.visits_end(batch, head, index, first_key_tile, k.index);
+  const bool first_turn = before == first_key_tile;
+  if (!plan.wait(plan, turn_base + index, first_turn ? 0 : static_cast<int32_t>(before))) return false;
+  if (first_turn) plan.clear_d_query(batch, head, q.first, q.count);
   if (seen) {
     add_query_gradients<Math, Arithmetic>(tile, k, plan.d_query_row(batch, head, q.first));
     if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
   }
-  const bool last_turn = plan.count_visits(batch, head, index, k.index + 1, last_key_tile + 1) == 0;
+  const bool last_turn = plan.visits_none(batch, head, index, k.index + 1, last_key_tile + 1);
   if (last_turn) finish_d_query(plan, batch * p.heads + head, q.first, q.count);
-  plan.advance(plan, turn_base + index);
+  plan.set_turn(plan, turn_base + index, static_cast<int32_t>(k.index + 1));
   return true;
 }
 
@@ -539,17 +540,18 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
 template <class Math>
 void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<BackwardTask>& next, int64_t g,
                 int64_t index) {
-  int64_t cells = 1;  // where block mask and position leave nothing together, none is counted
-  for (int64_t strip = 0; strip < tile.q.padded; strip += kRows)
-    if (const int64_t panels = panels_of(tile.q, task.tile, tile.inputs, strip))
-      cells += panels + (task.problem.head_dim + kPanel - 1) / kPanel;
+  const int64_t cells = tile.steps.cells;
   const BackwardPlan& plan = task.plan;
-  const Rows sums{DType::kFloat32, reinterpret_cast<const char*>(plan.d_query_row(task.batch, task.head(g), tile.q.first)),
+  const int64_t seen = tile.inputs.first_row();
+  const Rows sums{DType::kFloat32,
+                  reinterpret_cast<const char*>(plan.d_query_row(task.batch, task.head(g), tile.q.first + seen)),
                   plan.d_query_layout.row_stride * 4, plan.d_query_width};
-  tile.sums.set(sums, tile.q.count, cells);
-  const auto fetch_rows = [&](const TaskKeys& of, int64_t head, int64_t tile_index) {
+  tile.sums.set(sums, tile.inputs.rows_end(tile.q.count) - seen, cells);
+  const auto fetch_rows = [&](const TaskKeys& of, int64_t g_of, int64_t tile_index) {
     if (tile_index == of.plan.query_tiles) return false;
-    tile.next_rows.set(of.queries(head, tile_index), of.d_outputs(head, tile_index), of.rows(tile_index), cells);
+    int64_t first = tile_index * kQueryRows, end = first + of.rows(tile_index);
+    of.problem.blocks.narrow_rows(of.batch, of.head(g_of), first, end, of.tile.first, of.tile.first + of.tile.count);
+    tile.next_rows.set(of.queries(g_of, first), of.d_outputs(g_of, first), end - first, cells);
     return true;
   };
   if (fetch_rows(task, g, task.seeing(g, index + 1))) return;
@@ -593,6 +595,7 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
           plan.ask_for_care();
       }
       const bool seen = tile.inputs.load_mask(p, batch, head, tile.q, k);
+      tile.steps.set(tile.q, k, tile.inputs, p.head_dim);
       look_ahead(tile, task, next, g, index);
       const auto rows_of = plan.careful ? backward_rows_of<Math, typename CarefulOf<Math>::Type, kBias, kKeep>
                                         : backward_rows_of<Math, Math, kBias, kKeep>;

@@ -72,10 +72,11 @@ struct ForwardTile {
   float* all_output;   // [row][output_stride], not normalised
   float* all_shift;    // [row]: minus the running maximum
   float* all_sums;     // [row][kLanes]: partial sums of the probabilities
-  QueryTile blocks[(kForwardRows + kQueryRows - 1) / kQueryRows];
+  QueryTile blocks[(kForwardBlockRows + kQueryRows - 1) / kQueryRows];
   // The block of rows at work, at most kQueryRows.
   const QueryTile* q;
   PairInputs inputs;
+  StripSteps<Math> steps;
   Unit* query;
   float* output;
   float* shift;
@@ -276,10 +277,14 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t last = k.column(tile.q->union_hi());
   tile.products.start(CellOrder{tile.q, &k, &tile.inputs, last}, tile.query, tile.query_stride, tile.key, tile.units);
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
-    for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
+    // Cells that the block mask hides are cleared where strips reach into them.
+    constexpr bool kSkip = fills_words(Math::kStrip);
+    const uint32_t word = 1u << (panel / 32);
+    const int64_t end = kSkip ? tile.inputs.rows_end(tile.q->padded, word) : tile.q->padded;
+    for (int64_t strip = kSkip ? tile.inputs.first_row(word) : 0; strip < end; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
-      if (!tile.inputs.may_see_strip(strip, panel)) {
-        if (!fills_words(Math::kStrip)) cell.clear();  // nobody else reads such a cell
+      if (!kSkip && !tile.inputs.may_see_strip(strip, panel)) {
+        cell.clear();
         continue;
       }
       uint32_t bits[kRows];
@@ -297,11 +302,8 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t width = tile.problem.value_dim;
   for (int64_t d = 0; d < width; d += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += Math::kStrip) {
-      constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
-      int64_t first = k.column(tile.q->lo[strip]), end = k.column(tile.q->hi[strip + Math::kStrip - 1]);
-      tile.inputs.narrow(strip, strip + Math::kStrip - 1, first, end);
-      const int64_t from = first / kStep * Math::kWhole, steps = round_up(end, kStep) / Math::kPerUnit - from;
-      if (steps <= 0) continue;
+      const int64_t from = tile.steps.from[strip / Math::kStrip], steps = tile.steps.count[strip / Math::kStrip];
+      if (steps == 0) continue;
       tile.fetch();
       accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
                                               tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
@@ -337,11 +339,7 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
 // Has fetched, while the block at work is busy with key tile `index`, what is packed or written next.
 template <class Math>
 void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
-  const KeyTile k(index, tile.problem.seq_k);
-  int64_t cells = 1;  // where block mask and position leave nothing together, none is counted
-  for (int64_t strip = 0; strip < tile.q->padded; strip += kRows)
-    if (const int64_t panels = panels_of(*tile.q, k, tile.inputs, strip))
-      cells += panels + (tile.problem.value_dim + kPanel - 1) / kPanel;
+  const int64_t cells = tile.steps.cells;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
     const KeyTile next(key_tile, rows.problem.seq_k);
     tile.next_keys.set(rows.keys(next), rows.columns(next), cells);
@@ -376,6 +374,7 @@ bool add_keys(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   if (!tile.inputs.load_mask(p, tile.rows.batch, tile.rows.head, *tile.q, k)) return true;
   tile.inputs.load_rest(p, tile.rows.batch, tile.rows.head, *tile.q, k);
   if (!tile.packed && !pack_keys(tile, k)) return false;
+  tile.steps.set(*tile.q, k, tile.inputs, p.value_dim);
   look_ahead(tile, block, index);
   if (tile.careful) {
     forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);

@@ -11,8 +11,10 @@ namespace flash_attention {
 
 constexpr int64_t kMostLanes = 16;  // of the widest vectors
 
-// Query rows per task of the forward pass, at most. They share the packing of a key tile.
+// Query rows per task of the forward pass, at most. They share the packing of a key tile; of those of a block mask only some
+// take part.
 constexpr int64_t kForwardRows = 1024;
+constexpr int64_t kForwardBlockRows = 2048;
 
 struct ForwardPlan {
   Problem problem;
@@ -41,7 +43,7 @@ constexpr int64_t kSliceRows = 256;
 constexpr int64_t kMostTile = 128;  // query rows, or keys, of the largest tile of any target
 
 // One task: one key tile of one key/value head, over all query tiles that see it. Tasks of the same head add to the same
-// rows of d_query: the turn of each query tile says how many key tiles have added to it, and they do so in order.
+// rows of d_query: the turn of each query tile is the one behind the key tile that added to it last, and they do so in order.
 struct BackwardPlan {
   Problem problem;
   BackwardInputs inputs;
@@ -63,10 +65,10 @@ struct BackwardPlan {
   int64_t d_query_first;  // element of d_query_layout that d_query points to
   float* d_bias;          // float32 sums of a bias with a row axis, or null
   float* d_bias_columns;  // (batch, heads, seq_k) sums over rows of a bias without one, or null
-  // Waits until it is the turn of number `turn` at place `index` of (heads of the wave, query_tiles); false when
-  // another thread failed.
+  // Waits until it is the turn `turn` at place `index` of (heads of the wave, query_tiles), 0 at first; false when another
+  // thread failed.
   bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
-  void (*advance)(const BackwardPlan& plan, int64_t index);
+  void (*set_turn)(const BackwardPlan& plan, int64_t index, int32_t turn);
   void* state;  // of wait
   // The pass is done again with care, at its cost, when a task asks for it: NaN and infinities then do not reach rows and
   // keys out of whose sight they lie, and numbers that bfloat16 instructions flush are kept. Otherwise the same bits.
@@ -75,16 +77,19 @@ struct BackwardPlan {
 
   // Whether the block mask leaves something to a pair of a query tile and a key tile, which has as many keys as that rows.
   FA_INLINE bool visits(int64_t batch, int64_t head, int64_t query_tile, int64_t key_tile) const {
-    return count_visits(batch, head, query_tile, key_tile, key_tile + 1) != 0;
+    const int64_t row = query_tile * tile, key = key_tile * tile;
+    return problem.blocks.sees_some(batch, head, row, Band::min(row + tile, problem.seq_q), key,
+                                    Band::min(key + tile, problem.seq_k));
   }
-  // How many of the key tiles [first, end) it leaves to a query tile.
-  FA_INLINE int32_t count_visits(int64_t batch, int64_t head, int64_t query_tile, int64_t first, int64_t end) const {
-    if (problem.blocks.data == nullptr) return static_cast<int32_t>(end - first);
-    const int64_t row = query_tile * tile, rows_end = Band::min(row + tile, problem.seq_q);
-    int32_t count = 0;
-    for (int64_t key = first * tile; key < end * tile; key += tile)
-      count += problem.blocks.sees_some(batch, head, row, rows_end, key, Band::min(key + tile, problem.seq_k));
-    return count;
+  // Behind the last of the key tiles [first, end) that it leaves to a query tile; `first` where there is none.
+  FA_INLINE int64_t visits_end(int64_t batch, int64_t head, int64_t query_tile, int64_t first, int64_t end) const {
+    while (end > first && !visits(batch, head, query_tile, end - 1)) --end;
+    return end;
+  }
+  // Whether it leaves none of them.
+  FA_INLINE bool visits_none(int64_t batch, int64_t head, int64_t query_tile, int64_t first, int64_t end) const {
+    while (first < end && !visits(batch, head, query_tile, first)) ++first;
+    return first >= end;
   }
   FA_INLINE void ask_for_care() const { __atomic_store_n(care, 1, __ATOMIC_RELAXED); }
   // Sums of a row of query head `head`.

@@ -90,6 +90,13 @@ struct BlockMask : Layout {
         if (data[at(batch, head, r) + k]) return true;
     return false;
   }
+  // Leaves of the rows [row, rows_end) out, at both ends, what may see no key of [key, keys_end).
+  FA_INLINE void narrow_rows(int64_t batch, int64_t head, int64_t& row, int64_t& rows_end, int64_t key, int64_t keys_end) const {
+    if (data == nullptr) return;
+    while (row < rows_end && !sees_some(batch, head, row, row + 1, key, keys_end)) row = (row / tile + 1) * tile;
+    while (rows_end > row && !sees_some(batch, head, rows_end - 1, rows_end, key, keys_end))
+      rows_end = (rows_end - 1) / tile * tile;
+  }
 };
 
 struct Dropout {

@@ -67,10 +67,13 @@ struct QueryTile {
     first = first_row;
     count = rows;
     padded = round_up(rows, strip);
-    for (int64_t m = 0; m < padded; ++m) {
-      const int64_t row = first + (m < rows ? m : rows - 1);
-      lo[m] = band.lo(row);
-      hi[m] = band.hi(row);
+    const int64_t last = first + rows - 1;
+    lo[0] = band.lo(first);
+    hi[0] = band.hi(first);
+    const bool same = band.lo(last) == lo[0] && band.hi(last) == hi[0];
+    for (int64_t m = 1; m < padded; ++m) {
+      lo[m] = same ? lo[0] : band.lo(Band::min(first + m, last));
+      hi[m] = same ? hi[0] : band.hi(Band::min(first + m, last));
     }
   }
   // Both ends never decrease from row to row.
@@ -160,9 +163,12 @@ struct PairInputs {
   bool may_see_strip(int64_t strip, int64_t column) const {
     return may_see(strip, column) || (!fills_words(kRows) && may_see(strip + kRows - 1, column));
   }
-  // The rows of `count` to which the block mask leaves some column: from the first on, and to the one behind the last.
-  int64_t first_row() const { return block_words[0] ? 0 : second_block; }
-  int64_t rows_end(int64_t count) const { return block_words[1] ? count : Band::min(count, second_block); }
+  // The rows of `count` to which the block mask leaves some column of `words`: from the first on, and to the one behind the
+  // last.
+  int64_t first_row(uint32_t words = kAllWords) const { return block_words[0] & words ? 0 : second_block; }
+  int64_t rows_end(int64_t count, uint32_t words = kAllWords) const {
+    return block_words[1] & words ? count : block_words[0] & words ? Band::min(count, second_block) : 0;
+  }
 
   void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     if (keep) load_keep(p, batch, head, q, k);
@@ -188,17 +194,18 @@ struct PairInputs {
 
   // False when the block mask hides the whole pair. The rows are in one block or two.
   bool load_blocks(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
-    const BlockMask& blocks = p.blocks;
-    second_block = Band::min(q.count, blocks.tile - q.first % blocks.tile);
-    for (int side = 0; side < 2; ++side) {
-      const int64_t row = q.first + side * second_block;
-      block_words[side] = 0;
-      for (int64_t column = 0; row < q.first + q.count && column < k.count; column += 32)
-        block_words[side] |= static_cast<uint32_t>(blocks.sees(batch, head, row, k.first + column)) << (column / 32);
+    const int64_t tile = p.blocks.tile, first = q.first / tile;
+    second_block = Band::min(q.count, (first + 1) * tile - q.first);
+    const int sides = second_block < q.count ? 2 : 1;
+    block_words[0] = block_words[1] = 0;
+    for (int64_t column = k.first / tile; column * tile < k.first + k.count; ++column) {
+      const int64_t from = k.column(column * tile), to = k.column((column + 1) * tile);
+      const uint32_t words = (1u << ((to + 31) / 32)) - (1u << (from / 32));
+      for (int side = 0; side < sides; ++side)
+        if (p.blocks.data[p.blocks.at(batch, head, first + side) + column]) block_words[side] |= words;
     }
-    const uint32_t any = block_words[0] | block_words[1];
-    if (second_block == q.count) block_words[1] = block_words[0];
-    return any != 0;
+    if (sides == 1) block_words[1] = block_words[0];
+    return (block_words[0] | block_words[1]) != 0;
   }
 
   // False when no id is of both. Sets `masked` and the words of the rows, unless all ids are the same.
@@ -329,12 +336,27 @@ struct CellOrder {
   }
 };
 
-// Panels of the key tile that a strip of rows sees some of.
-inline int64_t panels_of(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t strip) {
-  int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
-  inputs.narrow(strip, strip + kRows - 1, from, to);
-  return from < to ? (to + kPanel - 1) / kPanel - from / kPanel : 0;
-}
+// Which keys of a tile each strip of kStrip rows takes in the products that sum over keys.
+template <class Math>
+struct StripSteps {
+  int64_t from[kQueryRows / Math::kStrip];   // the first, in units
+  int64_t count[kQueryRows / Math::kStrip];  // in units; 0 where nothing is visible
+  int64_t cells;  // how many cells and panels of `width` columns there are, and 1
+
+  void set(const QueryTile& q, const KeyTile& k, const PairInputs& inputs, int64_t width) {
+    constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
+    cells = 1;
+    for (int64_t strip = 0; strip < q.padded; strip += Math::kStrip) {
+      int64_t first = k.column(q.lo[strip]), end = k.column(q.hi[strip + Math::kStrip - 1]);
+      inputs.narrow(strip, strip + Math::kStrip - 1, first, end);
+      const int64_t unit = first / kStep * Math::kWhole, units = round_up(end, kStep) / Math::kPerUnit - unit;
+      from[strip / Math::kStrip] = unit;
+      count[strip / Math::kStrip] = units > 0 ? units : 0;
+      if (units > 0)
+        cells += Math::kStrip / kRows * ((end + kPanel - 1) / kPanel - first / kPanel) + (width + kPanel - 1) / kPanel;
+    }
+  }
+};
 
 // How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
 // base-2 logarithms without a bias, natural ones with, and with a soft cap.
