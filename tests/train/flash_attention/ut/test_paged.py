@@ -94,12 +94,10 @@ def test_half_precision(dtype):
 
 
 @pytest.mark.asynchronous
-def test_bad_inputs_are_named():
+def test_there_is_no_gradient():
     _, _, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
     query, lengths = Tensor(random(4, 1, HEADS, DIM)), numbers(*LENGTHS)
     keys, values, tables = *map(Tensor, caches), Tensor(tables)
-    with pytest.raises(ValueError, match=r"context_lens: got shape \(3,\), allowed is \(batch,\) = \(4,\)"):
-        paged_attention(query, keys, values, tables, lengths[:3])
     with pytest.raises(NotImplementedError, match="paged_attention: it has no gradient"):
         ops.grad(lambda query: paged_attention(query, keys, values, tables, lengths))(query)
 
@@ -138,13 +136,3 @@ def test_tokens_are_written_in_place(mode, native):
                 keys[slot], values[slot] = key.reshape(4, KV_HEADS, DIM)[token], value.reshape(4, KV_HEADS, -1)[token]
         np.testing.assert_array_equal(net.keys.asnumpy().reshape(keys.shape), keys)
         np.testing.assert_array_equal(net.values.asnumpy().reshape(values.shape), values)
-
-
-@pytest.mark.asynchronous
-def test_slots_are_checked():
-    net = Update(3, 4, True)
-    key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))
-    with pytest.raises(ValueError, match="value: got shape"):
-        net(key, key, numbers(1))
-    with pytest.raises(ValueError, match=r"key: got shape \(\), allowed are \(tokens, kv_heads, width\)"):
-        net(Tensor(np.float32(1)), value, numbers(1))

@@ -16,7 +16,7 @@ from mindspore import Tensor, ops
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import joint_calls, serving, varlen
 from tests.train.flash_attention.support.calls import make_call
-from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.cases import Case, check_call
 from tests.train.flash_attention.support.paged import RULES, grow
 from tests.train.flash_attention.support.run import Attention32, VarlenAttention, VarlenRun, array
 from tests.train.flash_attention.support.varlen import VarlenCase
@@ -48,12 +48,6 @@ def errors_of(actual, call, *given, **sides):
     return reference.compare(actual, exact, low)
 
 
-def agree(actual, call, *given, **sides):
-    """Assert that results are right."""
-    wrong = [str(error) for error in errors_of(actual, call, *given, **sides) if not error.ok]
-    assert not wrong, "\n".join(wrong)
-
-
 # ---------------------------------------------------------------------------------------------------- dropout by seed
 def dropout_by_seed():
     """Check that the gradients of a call fit the scores that dropout dropped.
@@ -74,7 +68,7 @@ def dropout_by_seed():
         assert abs(keep[seen].mean() - 0.7) < 4 * np.sqrt(0.21 / seen.sum()), keep[seen].mean()
         actual = Attention(array(output), array(logsumexp), *map(array, gradients))
         sides = {"keep": keep, "d_output": inputs.d_output, "d_logsumexp": inputs.d_logsumexp}
-        agree(actual, call, query, key, value, **sides)
+        check_call(call, (query, key, value), actual, **sides)
         drawn.append(keep)
     assert (drawn[0] != drawn[1])[seen].mean() > 0.3 and (drawn[1] != drawn[2])[seen].mean() > 0.3, "the same bits"
 

@@ -11,6 +11,7 @@ import pytest
 from flash_attention.compat.ascend910 import uninstall
 from mindspore import Parameter, Tensor, nn, ops
 
+from tests.train.flash_attention.support.arrays import pages
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.versions import dtype_named
@@ -127,14 +128,8 @@ def test_varlen(flash_attn, case):
     (keys, _, ends_k, most_k, _), values = padding.unpad_input(Tensor(k), seen), padding.unpad_input(Tensor(v), seen)[0]
     table = None
     if page is not None:
-        width = -(-seq_k // page)
-        table = draw.permutation(batch * width + 2)[: batch * width].astype(np.int32).reshape(batch, width)
-        keys, values = (np.full((batch * width + 2, page, kv_heads, dim), np.nan, np.float16) for _ in range(2))
-        for item, length in enumerate(lengths_k):
-            for at in range(length):
-                place = table[item, at // page], at % page
-                keys[place], values[place] = k[item, at], v[item, at]
-            table[item, -(-length // page) :] = (-7, 10**6)[item % 2]
+        k, v, keys, values, table = pages(lengths_k, page, kv_heads, dim, dim, np.float16)
+        table[1, -(-lengths_k[1] // page) :] = -7
         keys, values, table = Tensor(keys), Tensor(values), Tensor(table)
     call = Varlen(flash_attn, case["causal"], window, most_q, most_k)
     with in_mode(case["mode"]):
@@ -143,7 +138,7 @@ def test_varlen(flash_attn, case):
     starts = ends_q.asnumpy()
     for item, (length_q, length_k) in enumerate(zip(lengths_q, lengths_k)):
         visible = shown(length_q, length_k, case["causal"], window)
-        parts = q[item, :length_q], k[item, :length_k], v[item, :length_k]
+        parts = q[item, :length_q], k[item][:length_k], v[item][:length_k]
         expected = exact(*parts, visible, slopes=slopes[item])
         np.testing.assert_allclose(result[item, :length_q], expected[0], **CLOSE)
         own = logsumexp.asnumpy()[:, starts[item] : starts[item + 1]]

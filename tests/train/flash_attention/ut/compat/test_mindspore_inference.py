@@ -1,7 +1,5 @@
 """MindSpore's inference operators on our backends, against float64: dialects of prefill, caches, paged attention."""
 
-import threading
-
 import flash_attention
 import mindspore as ms
 import numpy as np
@@ -329,27 +327,6 @@ def test_paged_attention_mask_adds_a_bias_for_each_head(mode, place, dtype):
     )[0]
     right = by_sequence((1, 1, 1), query[:, 0], keys, values, lambda one, _, length: bias[one, :, :, :length])
     assert_right(result, right, dtype)
-
-
-def test_threads_each_get_their_own(mode):
-    if mode == "graph":
-        pytest.skip("MindSpore compiles in one thread")
-    operator, found = PagedAttention(HEADS, SCALE, KV_HEADS), {}
-
-    def work(lengths):
-        keys, values, *given = caches(lengths)
-        query = random(3, HEADS * DIM, seed=sum(lengths))
-        right = by_sequence((1, 1, 1), query, keys, values, lambda *_: 0)
-        for _ in range(5):
-            result = operator(Tensor(query), *given, numbers(TABLES), numbers(lengths))
-            found[lengths] = max(found.get(lengths, 0), np.abs(result.asnumpy() - right).max())
-
-    threads = [threading.Thread(target=work, args=(lengths,)) for lengths in ((12, 1, 7), (2, 8, 9), (16, 3, 4))]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 3 and max(found.values()) < 3e-6
 
 
 REFUSED = {

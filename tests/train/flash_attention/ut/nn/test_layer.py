@@ -158,26 +158,6 @@ def test_views_that_are_not_contiguous(backend, mode):
     near(Net()(*tensors), truth(*copies).output)
 
 
-def test_several_layers_in_one_network_at_several_lengths(mode):
-    rules = {"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": True}
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.first = FlashAttention(32, causal=True)
-            self.second = FlashAttention(32, window_size=(3, 3))
-            self.third = FlashAttention(32, alibi=True)
-
-        def construct(self, query, key, value):
-            return self.first(query, key, value), self.second(query, key, value), self.third(query, key, value)
-
-    net = Net()
-    for seq in (7, 130, 7):
-        given = inputs(seq_q=seq, seq_k=seq)
-        for output, one in zip(net(*given), rules):
-            near(output, truth(*given, **one).output)
-
-
 def test_repr_and_attributes():
     settings = {
         **{"head_dim": 64, "dropout_rate": 0.1, "prev_block_num": 8, "next_block_num": 0},

@@ -9,7 +9,6 @@ from flash_attention.kernels.tik.common import score_terms
 
 from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
-from tests.train.flash_attention.ut.tik.support import shared_cases
 from tests.train.flash_attention.ut.tik.support.passes import forward, random_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_forward
 from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
@@ -59,12 +58,6 @@ def test_scores_past_the_range_of_float16(tik, execute, size, factor, tiling):
     query[..., 0] = size
     key[..., 0] = size * 60 / 8
     check_closely(problem, [query, key, value], *forward(tik, execute, problem, query, key, value), factor, 2.0**-6)
-
-
-def test_two_runs_are_bit_equal_and_so_are_shards(tik, execute):
-    whole = make_kernel_problem(2, 4, 150, 260, 64, kv_heads=2, causal=True, cores=5)
-    shard = make_kernel_problem(1, 2, 150, 260, 64, kv_heads=1, causal=True, cores=2)
-    shared_cases.check_shards(tik, execute, whole, shard)
 
 
 @pytest.mark.spread

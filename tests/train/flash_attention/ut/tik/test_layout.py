@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik.backward import items as backward
 from flash_attention.kernels.tik.forward import items as forward
-from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, from_nz, nz_shape, store_keep_bits, to_nz
+from flash_attention.kernels.tik.layout import from_nz, nz_shape, store_keep_bits, to_nz
 from flash_attention.kernels.tik.row_layout import RowLayout
 from flash_attention.kernels.tik.varlen import Sequences
 
 from tests.train.flash_attention.support.calls import make_kernel_problem
-from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
 
 
 @pytest.mark.parametrize("shape", ((1, 1), (16, 16), (2, 17, 33), (2, 3, 40, 20)))
@@ -40,21 +39,6 @@ def test_keep_bits_of_one_query_stand_beside_those_of_the_next():
             assert np.array_equal(words[:, :, byte // 2, query, byte % 2], bits[:, :, query, byte])
     with pytest.raises(ValueError, match="bits"):
         store_keep_bits(bits[:, :, :, :4], problem)
-
-
-def test_values_per_key_are_padded():
-    packed = pack_keys(np.ones((2, 3, 1, 20)))
-    assert packed.shape == (6, 32) and packed.dtype == np.float16
-    assert packed[:, :20].all() and not packed[:, 20:].any()
-
-
-def test_keys_hidden_by_a_bias_have_planes_of_their_own():
-    bias = np.full((2, 1, 1, 20), 0.5, np.float16)
-    bias[1, ..., 3], bias[0, ..., 4] = -np.inf, -65504
-    packed = pack_bias(bias)
-    assert packed.shape == (4, 32) and np.isfinite(packed).all()
-    assert list(zip(*np.nonzero(packed[2:]))) == [(0, 4), (1, 3)] and packed[3, 3] == HIDDEN_BY_BIAS
-    assert packed[1, 3] == packed[0, 4] == 0 and (packed[:2, :20] == 0.5).sum() == 38
 
 
 INNER = RowLayout({"low": 1, "pair": 2})
