@@ -215,7 +215,7 @@ def test_print_shows_the_sizes():
 @pytest.mark.parametrize("kind", serving.KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_server_gives_every_sequence_its_own(mode, kind, side):
-    net = serve(made(kind, side), "cpu", 25)
+    net = serve(made(kind, side), "cpu", 15)
     if mode == "graph":
         assert len(net.compile_cache) == 1
 
@@ -227,7 +227,7 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
 def test_on_a_device_and_other_backends(mode, backend, side, kind, request):
     if backend == "cpu":
         request.getfixturevalue("composed")
-    serve(made(kind, side, backend), backend, *((25, 1) if backend == "cpu" else (6, 2)))
+    serve(made(kind, side, backend), backend, *((10, 1) if backend == "cpu" else (6, 2)))
 
 
 def test_beams_share_full_blocks(update):

@@ -77,9 +77,10 @@ def test_every_rule(tik, execute, case):
     ],
 )
 def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, causal):
-    whole = make_kernel_problem(2, 4, 450, 560, head_dim, kv_heads=2, causal=causal, cores=5)
+    keys = 200 if head_dim == 256 else 560  # float32 scores, or float16
+    whole = make_kernel_problem(2, 4, 450, keys, head_dim, kv_heads=2, causal=causal, cores=5)
     # Four heads of 450 rows are too few items of two row blocks for 30 cores.
-    shard = make_kernel_problem(1, 2, 450, 560, head_dim, kv_heads=1, causal=causal, cores=30)
+    shard = make_kernel_problem(1, 2, 450, keys, head_dim, kv_heads=1, causal=causal, cores=30)
     assert schedule.choose(whole).plan.strategy == tiling or head_dim == 160
     assert schedule.choose(shard).plan.row_blocks == 1
     check_shards(tik, execute, whole, shard)

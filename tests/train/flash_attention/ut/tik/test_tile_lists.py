@@ -167,25 +167,18 @@ def test_cores_share_visited_tiles_and_not_rows(stage):
     assert counts.max() < 1.1 * counts.mean()
 
 
-@pytest.mark.parametrize("kind", ("heads", pytest.param("by key", marks=pytest.mark.slow)))
-def test_another_mask_needs_no_other_kernel(tik, execute, kind):
-    programs, results = {}, []
+@pytest.mark.parametrize("alibi", ("none", pytest.param("given", marks=pytest.mark.slow)))
+def test_another_mask_needs_no_other_kernel(tik, execute, alibi):
+    programs = {}
 
     def run(instance, feed, outputs):
-        programs.setdefault(tuple(outputs), instance)
-        return execute(programs[tuple(outputs)], feed, outputs)
+        return execute(programs.setdefault(tuple(outputs), instance), feed, outputs)
 
-    fields = {**KINDS[kind], "seq": (300, 200)}
-    for seed in (0, 1, 0):
-        problem, mask = problem_and_mask(seed=seed, **fields)
-        data = {**random_data(problem), "block_mask": mask}
-        results.append(both_passes(tik, run, problem, data)[0])
-        own = both_passes(tik, execute, problem, data)[0]
-        for name, array in own.items():
-            np.testing.assert_array_equal(results[-1][name], array)
-    assert not np.array_equal(results[0]["output"], results[1]["output"])
-    for name, array in results[0].items():
-        np.testing.assert_array_equal(results[2][name], array)
+    for draw in (0, 1):
+        sizes = {"heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 200, "head_dim": 64, "tile": 128}
+        case = Case(block_mask="heads", alibi=alibi, draw=draw, **sizes)
+        assert describe.lists_tiles(case.call) and not describe.makes_mask(case.call)
+        cases.check(case, run_case(tik, run, case))
 
 
 @pytest.mark.parametrize("tile", (128, pytest.param(256, marks=pytest.mark.slow)))
