@@ -18,15 +18,16 @@ def numbers(values) -> Tensor:
     return Tensor(np.array(values, np.int32))
 
 
-def attention(query, keys, values, scale, added=0.0):
+def attention(query, keys, values, scale, added=0.0, softcap=None):
     """Return attention in float64, and its logsumexp.
 
     Query is (..., heads, queries, D), keys and values are (..., kv_heads, keys, D). `added` goes to
-    the scaled scores; a query that sees nothing gives 0 and -inf.
+    the scaled and capped scores; a query that sees nothing gives 0 and -inf.
     """
     query = query.astype(np.float64)
     keys, values = (one.astype(np.float64).repeat(query.shape[-3] // one.shape[-3], -3) for one in (keys, values))
-    scores = query @ keys.swapaxes(-1, -2) * scale + added
+    scores = query @ keys.swapaxes(-1, -2) * scale
+    scores = (scores if softcap is None else softcap * np.tanh(scores / softcap)) + added
     highest = scores.max(-1, keepdims=True)
     highest[highest == -np.inf] = 0
     weights = np.exp(scores - highest)

@@ -8,6 +8,8 @@ import numpy as np
 from flash_attention import KVCache, attention_backend
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.mindspore_operators import attention, causal
+
 BATCH, SEQ, HEADS, KV_HEADS, DIM, VALUE_DIM, MOST = 4, 3, 4, 2, 32, 16, 24
 KINDS = {"contiguous": {}, "paged": {"paged": True, "block_size": 4, "num_blocks": 26}}
 # The operators take float16 alone, and blocks of 16 keys and more.
@@ -41,11 +43,8 @@ def garbage(cache: KVCache, number: float = np.nan) -> KVCache:
 
 def attended(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Compute attention in float64 of a sequence's last tokens against all its keys. Tokens are (seq, heads, dim)."""
-    keys, values = (np.repeat(array.astype(np.float64), HEADS // KV_HEADS, 1) for array in (keys, values))
-    scores = np.einsum("qhd,khd->hqk", query, keys) / np.sqrt(DIM)
-    hidden = np.arange(len(keys)) > np.arange(len(query))[:, None] + len(keys) - len(query)
-    weights = np.exp(np.where(hidden, -np.inf, scores))
-    return np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
+    heads_first = (array.swapaxes(0, 1) for array in (query, keys, values))
+    return attention(*heads_first, DIM**-0.5, causal(len(query), len(keys)))[0].swapaxes(0, 1)
 
 
 class Truth:

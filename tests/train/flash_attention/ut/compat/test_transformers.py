@@ -7,6 +7,8 @@ from flash_attention.compat.transformers import attention_forward
 from mindspore import Tensor, nn
 from mindspore import dtype as mstype
 
+from tests.train.flash_attention.support.mindspore_operators import attention, causal
+
 BATCH, HEADS, KV_HEADS, DIM, SCALE = 2, 4, 2, 8, 0.4
 
 
@@ -27,21 +29,13 @@ def inputs(seq_q, seq_k):
 
 def eager(query, key, value, added, softcap=None):
     """Compute the library's eager attention in float64, (B, Sq, N, D). `added` goes to the scaled, capped scores."""
-    key, value = (one.astype(np.float64).repeat(HEADS // KV_HEADS, 1) for one in (key, value))
-    scores = SCALE * query.astype(np.float64) @ key.swapaxes(-1, -2)
-    scores = (scores if softcap is None else softcap * np.tanh(scores / softcap)) + added
-    shares = np.exp(scores - scores.max(-1, keepdims=True))
-    return (shares / shares.sum(-1, keepdims=True) @ value).swapaxes(1, 2)
+    return attention(query, key, value, SCALE, added, softcap)[0].swapaxes(1, 2)
 
 
 def hidden_by_position(seq_q, seq_k, window=None):
     """Return a bias of the last seq_q positions: -inf for hidden keys."""
-    position = np.arange(seq_q)[:, None] + seq_k - seq_q
-    keys = np.arange(seq_k)
-    hidden = keys > position
-    if window is not None:
-        hidden |= keys <= position - window
-    return np.where(hidden, -np.inf, 0.0)
+    before = np.arange(seq_q)[:, None] + seq_k - seq_q - np.arange(seq_k)
+    return causal(seq_q, seq_k) + np.where(before >= (seq_k if window is None else window), -np.inf, 0.0)
 
 
 def call(tensors, mask=None, module=None, **options):
