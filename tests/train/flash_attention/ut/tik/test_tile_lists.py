@@ -11,6 +11,7 @@ from flash_attention.call import Call
 from flash_attention.call.block_mask import BlockMask, dense
 from flash_attention.kernels.tik import KernelProblem, describe, host_integers, operators
 from flash_attention.kernels.tik.backward import items as backward_items
+from flash_attention.kernels.tik.backward import kept_sums
 from flash_attention.kernels.tik.backward import schedule as backward
 from flash_attention.kernels.tik.common import tile_lists
 from flash_attention.kernels.tik.forward import items as forward_items
@@ -65,9 +66,10 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
                     for entry in entries:
                         result.append((core, item["head"], block["start"] // plan.rows, entry // places))
                 continue
-            own = backward_items.own_lists(problem)
+            own, tiles = backward_items.own_lists(problem), backward_items.query_tiles(problem, plan)
+            named = places * kept_sums.codes(plan.sums)
             for entry in words[item["list"][0] :][: item["count"]]:
-                member, tile = divmod(entry // places, backward_items.MOST_TILES)
+                member, tile = divmod(entry // named, tiles)
                 for other in [member] if own else range(problem.call.group):
                     result.append((core, item["head"] + other, tile, item["tile"]))
             assert item["steps"] == item["count"] * (1 if own else problem.call.group)
@@ -123,6 +125,9 @@ def test_words_hold_the_numbers_of_very_many_tiles():
         Case(block_mask="heads", tile=128, seq_q=640, seq_k=500, head_dim=128, values="outlier"),
         Case(block_mask="shared", heads=4, kv_heads=2, seq_q=400, seq_k=520, mask="causal", alibi="computed"),
         Case(block_mask="heads", seq_q=500, seq_k=450, head_dim=128, density=0.3, values="outlier"),
+        # Sums of query gradients stay in L0C and in the Unified Buffer.
+        Case(block_mask="heads", heads=2, seq_q=1400, seq_k=490, head_dim=128, density=0.3),
+        Case(block_mask="heads", heads=4, kv_heads=2, seq_q=700, seq_k=490, head_dim=64, density=0.3, mask="causal"),
         # The last row block visits many tiles more than its partner.
         Case(block_mask="heads", tile=128, seq_q=512, seq_k=4352, head_dim=128, density=0.1, values="outlier"),
         pytest.param(
@@ -138,7 +143,9 @@ def test_words_hold_the_numbers_of_very_many_tiles():
 def test_tiles_that_stay_on_chip_are_the_right_ones(tik, execute, case):
     chosen = {"cores": 1, "keeps_tiles": True, "scattered": case.tile == 64}
     problem = replace(describe.kernel_problem(case.call), **chosen)
-    assert forward.choose(problem).plan.ways > 1 or backward.choose(problem).plan.ways > 1
+    plan = backward.choose(problem).plan
+    assert forward.choose(problem).plan.ways > 1 or plan.ways > 1
+    assert case.tile > 64 or plan.ways == 1 or (plan.product_sums > 1 and plan.vector_sums > 1)
     cases.check(case, run_case(tik, execute, case, **chosen))
 
 

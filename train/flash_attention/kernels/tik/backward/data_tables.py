@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import varlen
+from flash_attention.kernels.tik.backward import kept_sums
 from flash_attention.kernels.tik.backward.items import (
     DISTANCES,
     ITEM_STEPS,
@@ -22,6 +23,7 @@ from flash_attention.kernels.tik.backward.items import (
     PartialTilesError,
     list_length,
     own_lists,
+    query_tiles,
     set_signs,
 )
 from flash_attention.kernels.tik.backward.tiling import (
@@ -176,6 +178,12 @@ def most_ways(problem: KernelProblem) -> int:
     return kept_tiles.most_ways((problem.call.group if own_lists(problem) else 1) * MOST_TILES * CODES)
 
 
+def holds_sums(problem: KernelProblem, plan: BackwardPlan) -> bool:
+    """Return if lists of tiles that stay on chip can name places of sums."""
+    tiles = query_tiles(problem, plan) * (problem.call.group if own_lists(problem) else 1)
+    return plan.ways > 1 and tile_lists.holds(tiles * 2 * plan.ways * kept_sums.codes(plan.sums))
+
+
 def kept_table(problem: KernelProblem, plan: BackwardPlan, table: np.ndarray) -> np.ndarray:
     """Return a table of `listed_table` in an order in which many tiles stay on chip."""
     work, length = of_lists(problem, plan).work, list_length(problem, plan)
@@ -205,7 +213,11 @@ def _kept_lists(plan: BackwardPlan, table: np.ndarray, items: np.ndarray, length
     visited = [[(one // CODES).tolist()] for one in words]
     order, result = kept_tiles.in_line(visited), np.zeros((len(items), length), np.int32)
     plans = kept_tiles.plan([visited[at] for at in order], False, kept_tiles.ways_of(plan.held, RING))
+    steps = [visited[at][0][visit.entry] for at, (visits,) in zip(order, plans) for visit in visits]
+    sums = kept_sums.plan(steps, plan.sums)
     for line, at, (visits,) in zip(result, order, plans):
+        mine, sums = sums[: len(visits)], sums[len(visits) :]
+        words[at][[visit.entry for visit in visits]] += mine.astype(np.int32) * CODES
         line[: len(visits)] = kept_tiles.joined(words[at], CODES, visits, plan.ways)
     return order, result
 
@@ -278,8 +290,8 @@ def listed_table(xp: Any, problem: KernelProblem, plan: BackwardPlan, slots: int
     joined = xp.array(joined.reshape(-1))
     # One constant, see the forward schedule.
     hides = xp.array(((np.arange(width) == 0) * hidden)[None])
-    name = (np.arange(members)[:, None] * MOST_TILES + np.arange(height)).reshape(1, -1)
-    name = name * ((2 * plan.ways if plan.ways > 1 else 1) * CODES) - 1
+    name = np.arange(width)[None]
+    name = name * ((2 * plan.ways if plan.ways > 1 else 1) * kept_sums.codes(plan.sums) * CODES) - 1
     name = xp.array(name)
     starts = xp.array(work.words.size + np.arange(lines) * size)
     constants = tuple(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.kernels.tik.backward import kept_sums
 from flash_attention.kernels.tik.backward.tiling import (
     RING,
     BackwardPlan,
@@ -101,7 +102,7 @@ def set_signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start:
 
 
 # ---- lists of tiles under a block mask
-MOST_TILES = 8192  # of queries, that an entry of a list tells apart
+MOST_TILES = 8192  # of queries of a head, that an entry of a list tells apart
 
 
 def own_lists(problem: KernelProblem) -> bool:
@@ -111,8 +112,13 @@ def own_lists(problem: KernelProblem) -> bool:
 
 def list_length(problem: KernelProblem, plan: BlockPlan) -> int:
     """Return words of a list of query tiles."""
-    tiles = -(-problem.call.seq_q // plan.rows) * (problem.call.group if own_lists(problem) else 1)
+    tiles = query_tiles(problem, plan) * (problem.call.group if own_lists(problem) else 1)
     return padded(tiles, tile_lists.BLOCK_WORDS)
+
+
+def query_tiles(problem: KernelProblem, plan: BlockPlan) -> int:
+    """Return query tiles of a head."""
+    return -(-problem.call.seq_q // plan.rows)
 
 
 _FINAL = ("final", "final_end")
@@ -138,6 +144,7 @@ class Unit:
             None if no tiles are kept.
         number: under a block mask the number of the visibility tile, else None.
         place: place in its slot of the ring, if tiles stay on chip, else None.
+        sum: place of its part of the query gradient, if sums stay on chip, else None.
     """
 
     position: int
@@ -147,6 +154,7 @@ class Unit:
     kept: Scalar | None
     number: Scalar | None = None
     place: kept_tiles.Place | None = None
+    sum: kept_sums.Sum | None = None
 
 
 class KeyItem(TableRow):
@@ -164,7 +172,7 @@ class KeyItem(TableRow):
         }
         super().__init__(core, name, row_of(core.problem), fields)
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
-        self._ways = core.plan.ways
+        self._plan, self._ways = core.plan, core.plan.ways
         self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
         self.kept = kept
         self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
@@ -176,7 +184,8 @@ class KeyItem(TableRow):
         number = scalar("int32", f"number_{place}", 0) if self.core.problem.listed else None
         kept = scalar("int32", f"kept_{place}", -1) if keeps else None
         way = kept_tiles.Place.of(self.core, place) if self._ways > 1 else None
-        return Unit(place, member, tile, rows, kept, number, way)
+        part = kept_sums.Sum.of(self.core, place) if self._plan.sums else None
+        return Unit(place, member, tile, rows, kept, number, way, part)
 
     def rewind(self) -> None:
         """Go to the first step."""
@@ -227,9 +236,12 @@ class KeyItem(TableRow):
         unit.number.set_as(word % CODES)
         word.set_as(word // CODES)
         kept_tiles.split(word, self._ways, unit.place)
+        if unit.sum is not None:
+            unit.sum.split(self.core, self._plan, word)
         if own_lists(self.core.problem):
-            unit.member.set_as(word // MOST_TILES)
-            word.set_as(word % MOST_TILES)
+            tiles = query_tiles(self.core.problem, self.core.plan)
+            unit.member.set_as(word // tiles)
+            word.set_as(word % tiles)
 
     def load_list(self, side: Number) -> None:
         """Bring the item's list on chip, to a run-time tensor 0 or 1. "list" is then its number."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from flash_attention.kernels.tik.backward import kept_sums
 from flash_attention.kernels.tik.backward.items import KeyItem, Unit
 from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.schedule import choose
@@ -523,5 +524,12 @@ class Backward:
         size = part[1] // len(on.query_sum)
         for (first, count), tensor in in_turn(self.plan.key_parts(part), len(on.query_sum)):
             right = columns if first == 0 else self._key_columns(first, count)
-            target = on.query_sum[tensor][(first - part[0] - tensor * size) * plan.rows * 16]
-            tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 0)
+            at = (first - part[0] - tensor * size) * plan.rows * 16
+            if unit.sum is None:
+                tik.mmad(on.query_sum[tensor][at], left, right, plan.rows, plan.keys, count * 16, 0)
+                continue
+            target = on.query_sum[tensor][unit.sum.product * (size * plan.rows * 16) + at]
+            with self.core.when(unit.sum.product > 0, unit.sum.kind > kept_sums.STARTS):
+                tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 1)
+            with tik.else_scope():
+                tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 0)

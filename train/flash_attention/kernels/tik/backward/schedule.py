@@ -15,13 +15,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik import instruction_forms
-from flash_attention.kernels.tik.backward.data_tables import most_slots, most_ways, of_lists, of_sequences
+from flash_attention.kernels.tik.backward import kept_sums
+from flash_attention.kernels.tik.backward.data_tables import holds_sums, most_slots, most_ways, of_lists, of_sequences
 from flash_attention.kernels.tik.backward.items import (
     EDGE,
     ITEM,
@@ -144,12 +145,22 @@ def _fitting(problem: KernelProblem, reasons: list[str]) -> Iterator[BackwardCho
 def _with_room(
     problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]
 ) -> tuple[BackwardPlan, list[Buffer]]:
-    """Return the plan with room for as many tiles as fit, and its buffers."""
-    for held in range(RING * most_ways(problem), plan.held, -1):
-        wider = dataclasses.replace(plan, held=held)
-        more, reason = _parts(problem, wider, work)
-        if not reason:
-            return wider, more
+    """Return the widest plan that fits, and its buffers: tiles first, then sums of query gradients."""
+    # With dropout the code would exceed the instruction cache.
+    possible = problem.scattered and not plan.pipeline.tight and not problem.call.dropout_threshold
+    most = kept_sums.MOST_PLACES if possible else 0
+    widths: list[tuple[Callable[[BackwardPlan, int], BackwardPlan], int, int]] = [
+        (lambda plan, count: dataclasses.replace(plan, held=count), RING * most_ways(problem), plan.held),
+        (lambda plan, count: dataclasses.replace(plan, product_sums=count), most, 0),
+        (lambda plan, count: dataclasses.replace(plan, vector_sums=count), most, 0),
+    ]
+    for widened, largest, least in widths:
+        for count in range(largest, least, -1):
+            wider = widened(plan, count)
+            more, reason = _parts(problem, wider, work)
+            if not reason and (not wider.sums or holds_sums(problem, wider)):
+                plan, parts = wider, more
+                break
     return plan, parts
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
+from flash_attention.kernels.tik.backward import kept_sums
 from flash_attention.kernels.tik.backward.items import BackwardSplit, KeyItem, Unit, row_of, words
 from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
@@ -192,29 +193,54 @@ class QuerySums:
     def store(self, unit: Unit) -> None:
         """Move the query gradients of a step from L0C to their accumulator or d_query."""
         core, tik = self.core, self.core.tik
-        stage = core.on.d_query[0]
+        if unit.sum is not None:
+            self._keep(unit, unit.sum)
+            return
         self.take(core.plan.query_parts[-1])
+        if not self.split.writes_d_query:
+            self._add(unit)
+            return
+        with core.when(*self._is_final(unit)):
+            self._finish(unit)
+        with tik.else_scope():
+            self._add(unit)
+
+    def _add(self, unit: Unit, at: Number = 0) -> None:
+        """Add a place of `d_query` to the step's place in the accumulators."""
+        tik, stage = self.core.tik, self.core.on.d_query[0][at]
 
         def add(sums: Tensor) -> None:
             tik.set_atomic_add(1)
             tik.data_move(sums, stage, 0, 1, self._whole // 8, 0, 0)
             tik.set_atomic_add(0)
 
-        if not self.split.writes_d_query:
-            self._move(unit, add)
-            return
-        with core.when(*self._is_final(unit)):
-            self._finish(unit)
-        with tik.else_scope():
-            self._move(unit, add)
+        self._move(unit, add)
 
-    def take(self, part: tuple[int, int]) -> None:
-        """Take one of plan.query_parts out of L0C; `store` takes the last one itself."""
+    def _keep(self, unit: Unit, part: kept_sums.Sum) -> None:
+        """Do the same as `store` if sums stay on chip."""
+        core, tik, stage = self.core, self.core.tik, self.core.on.d_query[0]
+        target = core.scalar("int32", "sum_target", 0)
+        with tik.if_scope(part.kind == kept_sums.STARTS):
+            target.set_as(part.at)
+        # What stays in L0C is there already.
+        with tik.if_scope(core.module.any(part.product == 0, part.kind == kept_sums.ENDS)):
+            self.take(core.plan.query_parts[-1], target, part.product)
+            if core.plan.vector_sums:
+                with core.when(part.at > 0, part.kind > kept_sums.STARTS):
+                    core.binary("vec_add", stage[part.at :], stage[part.at :], stage, self._whole)
+            with tik.if_scope(part.kind == kept_sums.ENDS):
+                self._add(unit, part.at)
+
+    def take(self, part: tuple[int, int], target: Number = 0, product: Number = 0) -> None:
+        """Take one of plan.query_parts from a place in L0C to one in `d_query`.
+
+        `store` takes the last one itself.
+        """
         core, whole = self.core, part[1] * self.core.plan.rows * 16
         first, size = part[0] * core.plan.rows * 16, whole // len(core.on.query_sum)
         # Backwards, because waiting for the last products covers the others. So the next products wait for one move.
         for at, source in reversed(list(zip(range(first, first + whole, size), core.on.query_sum))):
-            core.from_l0c(core.on.d_query[0][at], source, size // FRACTAL)
+            core.from_l0c(core.on.d_query[0][target + at], source[product * size], size // FRACTAL)
 
     def _is_final(self, unit: Unit) -> tuple[Number, Number]:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]

@@ -111,6 +111,7 @@ class BackwardPlan:
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
         held: tiles of query and output gradient that the ring has room for, see common.kept_tiles.
+        product_sums, vector_sums: places in L0C and in the Unified Buffer for sums of query gradients, see kept_sums.
     """
 
     strategy: str
@@ -123,6 +124,8 @@ class BackwardPlan:
     bias_kind: str
     bias_chunks: int
     held: int = RING
+    product_sums: int = 0
+    vector_sums: int = 0
 
     row_blocks = 1
 
@@ -130,6 +133,11 @@ class BackwardPlan:
     def ways(self) -> int:
         """Return the most tiles of a slot of the ring."""
         return -(-self.held // RING)
+
+    @property
+    def sums(self) -> int:
+        """Return all places for sums of query gradients."""
+        return self.product_sums + self.vector_sums
 
     def row_elements(self, name: str) -> int:
         """Return elements of a tile of "query" or "scaled_d_output"."""
@@ -371,7 +379,7 @@ def buffers(
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
         Buffer("value_sum", "L0C", "float32", keys * value_dim),
         Buffer("key_sum", "L0C", "float32", keys * depth),
-        Buffer("query_sum", "L0C", "float32", queries, plan.query_halves),
+        Buffer("query_sum", "L0C", "float32", queries * (1 + plan.product_sums), plan.query_halves),
         Buffer("scores", "L0C", "float32", piece, halves),
         Buffer("d_probability", "L0C", "float32", 0 if plan.pipeline.tight else piece, halves),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
@@ -431,13 +439,15 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     d_score = Buffer("d_score_half", "UB", "float16", half if plan.pipeline.single else half + 128 * copies, copies)
     # The room for keys that are to be scaled ends with a whole round, so that the tensors behind it keep their banks.
     keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
+    # Sums stand half a round of the banks away from what is added to them.
+    size = plan.rows * plan.head_dim * (1 + plan.vector_sums) + (2 * HALF_ROUND if plan.vector_sums else 0)
     if plan.pipeline.single:
-        d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
+        d_query = Buffer("d_query", "UB", "float32", size)
         factor = Buffer("d_probability_single", "UB", "float32", area, copies)
         return [score, d_query, keys, probability, factor, d_score]
     # If d_score is one tensor, this room makes scores begin with a round.
     room = HALF_ROUND if copies == 1 else 0
-    d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + room)
+    d_query = Buffer("d_query", "UB", "float32", size + room)
     return [d_query, probability, keys, d_score, score]
 
 
