@@ -13,7 +13,7 @@ from flash_attention.backends.tik import graph_integers
 from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, MakePrimitive
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
-from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
+from flash_attention.backends.tik.explicit_mask import ExplicitMask, splits_operations, with_mask
 from flash_attention.bridge.constants import unfolded
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
@@ -48,8 +48,8 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        sharded = shard is not None
-        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout, sharded=sharded)
+        splits = splits_operations(shard)
+        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout, sharded=splits)
         # The decoding kernels have no strategies for sharded graphs. Otherwise they run if they can. The forward kernel
         # and the change of keys and values to FRACTAL_NZ before it would take more modelled time.
         decodes = shard is None and decode_scheduler.refuse(problem) is None
@@ -69,7 +69,7 @@ class OperatorAttention(nn.Cell):
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
-        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call, sharded) else None
+        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call, splits) else None
         shard = with_mask(shard, call)
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:
@@ -82,14 +82,17 @@ class OperatorAttention(nn.Cell):
             self.mask = _PerKey(problem.call.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if problem.call.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
+        given = problem.listed and tiles is None
+        names = ("segment_ids", "kv_segment_ids", "block_mask") if problem.call.segments else ("block_mask",)
+        self.listed = tuple(call.place(name) for name in names if given and call.place(name) is not None)
+        self.lists = _ListData(problem) if given else None
         if shard is not None and MORPH:
-            self.core = Expanded(self.core, shard, problem)
+            of_ids = (("dp", None),) * 2 if problem.call.segments else ()
+            axes = (*of_ids, shard.block_axes)[: len(self.listed)]
+            self.core, self.lists = Expanded(self.core, shard, problem, self.lists, axes), None
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
         self.sinks = SpreadSinks(call.batch, shard) if call.sinks else None
-        self.segments = _SegmentNumbers(call, problem) if problem.call.segments else None
-        given = problem.listed and tiles is None and self.segments is None
-        self.block_mask = call.place("block_mask") if given else None
         self.seq_q = call.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
@@ -117,11 +120,10 @@ class OperatorAttention(nn.Cell):
         if self.slopes_place is not None:
             slopes = ops.reshape(inputs[self.slopes_place], (-1,))
         others = (hidden, bias, keep, spread, slopes)
-        if self.block_mask is not None:
-            tiles = ops.cast(unfolded(inputs[self.block_mask], query), mstype.int32)
-            others = others + (ops.stop_gradient(tiles),)
-        if self.segments is not None:
-            others = others + self.segments(query, inputs)
+        data = ()
+        for place in self.listed:
+            data = data + (unfolded(inputs[place], query) if self.lists is not None else inputs[place],)
+        others = others + (self.lists(*data) if self.lists is not None else data)
         output, logsumexp = self.core(query, key, value, others)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
@@ -145,7 +147,7 @@ def kernels(
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table. It does not
-    if it is known: `tiles`. With segment ids the results of _SegmentNumbers follow.
+    if it is known: `tiles`. With segment ids the results of _ListData follow.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.call.seq_q, problem.call.seq_k)
@@ -195,20 +197,23 @@ class _Features(nn.Cell):
         return result
 
 
-class _SegmentNumbers(nn.Cell):
-    """Make states of tiles and float16 numbers of tokens, see `segments.numbers`. Factors of a stage come later."""
+class _ListData(nn.Cell):
+    """Make the data of lists: tiles of a block mask, or states of tiles and float16 numbers of tokens.
 
-    def __init__(self, call: Call, problem: KernelProblem):
+    See `segments.numbers`. Factors of a stage come later. Inputs are the block mask, or ids of queries and keys and, if
+    the call has one, the block mask.
+    """
+
+    def __init__(self, problem: KernelProblem):
         super().__init__()
-        names = "segment_ids", "kv_segment_ids", "block_mask"
-        self.queries, self.keys, self.block_mask = map(call.place, names)
-        self.make = (segments.numbers(graph_integers, problem),)
+        self.make = (segments.numbers(graph_integers, problem),) if problem.call.segments else None
 
-    def construct(self, query, inputs):
+    def construct(self, *given):
+        if self.make is None:
+            return (ops.stop_gradient(ops.cast(given[0], mstype.int32)),)
         tiles = None
-        if self.block_mask is not None:
-            tiles = ops.cast(unfolded(inputs[self.block_mask], query), mstype.int32)
-        given = unfolded(inputs[self.queries], query), unfolded(inputs[self.keys], query)
+        if len(given) > 2:
+            tiles = ops.cast(given[2], mstype.int32)
         states, queries, keys = self.make[0](given[0], given[1], tiles)
         numbers = ops.cast(queries, mstype.float16), ops.cast(keys, mstype.float16)
         return ops.stop_gradient(states), ops.stop_gradient(numbers[0]), ops.stop_gradient(numbers[1])

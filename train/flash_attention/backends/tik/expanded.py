@@ -15,20 +15,23 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _WHOLE = (None,)
+MOST_DATA = 3  # that lists are made of; a Morph takes no other number of inputs
 
 
 class Expanded(nn.Cell):
     """The kernels of one device, as a primitive of the whole call.
 
-        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
+        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes, *what lists are made of))
 
     Args:
         kernels: a Cell of the same inputs, see `cell.kernels`, for the share of one device.
         shard: of the call.
         problem: what the kernels are for.
+        lists: makes data of lists for the kernels; None if there is none.
+        axes: of the inputs of `lists`.
     """
 
-    def __init__(self, kernels: nn.Cell, shard: Shard, problem: KernelProblem):
+    def __init__(self, kernels: nn.Cell, shard: Shard, problem: KernelProblem, lists: nn.Cell | None, axes: tuple):
         call = problem.call
         super().__init__()
         query, output = (placement(problem, name).shape for name in ("query", "output"))
@@ -41,16 +44,21 @@ class Expanded(nn.Cell):
             _WHOLE,
             ("dp", "mp", None) if call.sinks else _WHOLE,
             _WHOLE,
+            *axes,
+            *((_WHOLE,) * (MOST_DATA - len(axes))),
         ]
         # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.
-        self.morph = ops.Morph(_Flat(kernels), _compiled, _compiled)
+        self.missing = MOST_DATA - len(axes)
+        self.morph = ops.Morph(_Flat(kernels, lists, len(axes)), _compiled, _compiled)
         self.morph.infer_shape = shard.infer_shapes(query, [(output, TENSOR), (rows, ROWS)])
         self.morph.infer_dtype = _dtypes
         shard.attach(self.morph, inputs, [TENSOR, ROWS])
 
     def construct(self, query, key, value, others):
-        mask, bias, keep, sinks, slopes = others
-        return self.morph(query, key, value, mask, bias, keep, sinks, slopes)
+        mask, bias, keep, sinks, slopes = others[:5]
+        data = others[5:] + (slopes,) * self.missing
+        first, second, third = data
+        return self.morph(query, key, value, mask, bias, keep, sinks, slopes, first, second, third)
 
 
 def _dtypes(*_inputs):
@@ -64,9 +72,12 @@ def _compiled(*inputs):
 class _Flat(nn.Cell):
     """The kernels with all inputs one behind the other, as a Morph hands them on."""
 
-    def __init__(self, kernels: nn.Cell):
+    def __init__(self, kernels: nn.Cell, lists: nn.Cell | None, data: int):
         super().__init__()
-        self.kernels = kernels
+        self.kernels, self.lists, self.data = kernels, lists, data
 
-    def construct(self, query, key, value, mask, bias, keep, sinks, slopes):
-        return self.kernels(query, key, value, (mask, bias, keep, sinks, slopes))
+    def construct(self, query, key, value, mask, bias, keep, sinks, slopes, first, second, third):
+        others = (mask, bias, keep, sinks, slopes)
+        if self.lists is not None:
+            others = others + self.lists(*(first, second, third)[: self.data])
+        return self.kernels(query, key, value, others)

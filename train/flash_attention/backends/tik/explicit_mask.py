@@ -14,6 +14,7 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.composed.positional import OutOfTiles
 from flash_attention.bridge.hiding import Differs
+from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
 from flash_attention.kernels.tik.describe import lists_tiles, makes_mask
 from flash_attention.sharding.shard import Shard
@@ -24,17 +25,24 @@ _BATCH = ("dp", None, None, None)
 
 def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
-    if shard is None or not makes_mask(call, True):
+    splits = splits_operations(shard)
+    if shard is None or not makes_mask(call, splits):
         return shard
-    given = [axes for axes in (shard.mask_axes, _block_axes(shard, call)) if axes is not None]
-    batch = "dp" if call.prefix or call.segments or any(axes[0] for axes in given) else None
+    given = [axes for axes in (shard.mask_axes, _block_axes(shard, call, splits)) if axes is not None]
+    ids = call.segments and not lists_tiles(call, splits)
+    batch = "dp" if call.prefix or ids or any(axes[0] for axes in given) else None
     heads = "mp" if any(axes[1] for axes in given) else None
     return replace(shard, mask_axes=(batch, heads, None, None))
 
 
-def _block_axes(shard: Shard, call: Call) -> tuple | None:
+def splits_operations(shard: Shard | None) -> bool:
+    """Return if MindSpore splits every operation of a sharded graph, so that none can make lists of a shard's tiles."""
+    return shard is not None and not MORPH
+
+
+def _block_axes(shard: Shard, call: Call, splits: bool) -> tuple | None:
     """Return the axes of a block mask that is part of the mask."""
-    return None if lists_tiles(call, True) else shard.block_axes
+    return None if lists_tiles(call, splits) else shard.block_axes
 
 
 class ExplicitMask(nn.Cell):
@@ -49,8 +57,9 @@ class ExplicitMask(nn.Cell):
     def __init__(self, call: Call, shard: Shard | None):
         super().__init__()
         self.mask, self.prefix = map(call.place, ("mask", "prefix"))
-        listed = lists_tiles(call, shard is not None)
-        of_ids = ("segment_ids", "kv_segment_ids") if shard is not None or not listed else ("", "")
+        splits = splits_operations(shard)
+        listed = lists_tiles(call, splits)
+        of_ids = ("segment_ids", "kv_segment_ids") if splits or not listed else ("", "")
         self.segment_ids, self.kv_segment_ids = map(call.place, of_ids)
         self.out_of_band = Tensor(~call.band.dense()[None, None])
         self.block_mask = None if listed else call.place("block_mask")
@@ -66,7 +75,7 @@ class ExplicitMask(nn.Cell):
             shard.glue(self.negative, _BATCH, ())
             shard.glue(self.apart, _BATCH, _BATCH)
             shard.glue(self.either, _BATCH, _BATCH)
-            axes = _BATCH if call.prefix or call.segments else _ALL
+            axes = _BATCH if self.prefix is not None or self.segment_ids is not None else _ALL
             if self.out_of_tiles is not None:
                 self.out_of_tiles.shard(shard, shard.block_axes)
                 shard.glue(self.among, axes, shard.block_axes)

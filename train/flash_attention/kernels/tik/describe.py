@@ -27,7 +27,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
 
     Args:
         layout: of a dense call's tensors, as the kernels get them.
-        sharded: the kernels compute a shard, see `lists_tiles`.
+        sharded: MindSpore splits every operation of the graph around the kernels, see `lists_tiles`.
         **chosen: cores, memories and tiling.
 
     Raises:
@@ -118,7 +118,8 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask. So they do in shards with segment ids and block masks that are data.
+    compute the same from an explicit mask. So they do with segment ids and block masks that are data, if the operations
+    that make lists are split.
     """
     listed = _tiles(call, sharded)
     if not listed:
