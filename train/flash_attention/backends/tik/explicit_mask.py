@@ -36,7 +36,10 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
 
 
 def splits_operations(shard: Shard | None) -> bool:
-    """Return if MindSpore splits every operation of a sharded graph, so that none can make lists of a shard's tiles."""
+    """Return if MindSpore splits every operation of a sharded graph.
+
+    Then none can make lists of a shard's tiles.
+    """
     return shard is not None and not MORPH
 
 
