@@ -78,7 +78,7 @@ def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
 
 
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
-    # Every device has the whole mask and bias, draws all keep bits, and has the whole stand-ins for sinks, slopes and lists.
+    # Every device has the whole mask and bias, draws all keep bits, and has whole stand-ins for what is missing.
     forward = only(compiled["tik"]["sharded"], "Morph")
     assert forward["split"][3:] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1], *([[-1]] * 6)]
     for name, place in (("FlashAttentionForward", 3), ("FlashAttentionGrad", 5)):
