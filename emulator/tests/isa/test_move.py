@@ -22,6 +22,7 @@ def test_data_move_copies_bursts(bench, source, target, pipe, nburst, burst, src
     count = 4096 // np.dtype(dtype).itemsize
     src = bench.tensor(source, dtype, count, bytes_of(dtype, count), name="src")
     dst = bench.tensor(target, dtype, count, bytes_of(dtype, count), name="dst")
+    bench.agree("data_move", dst, src, 0, *map(Runtime, (nburst, burst, src_stride, dst_stride)))
     (op,) = bench.agree("data_move", dst, src, 0, nburst, burst, src_stride, dst_stride)
     assert op.pipe == pipe
     moved = nburst * burst * 32
@@ -83,6 +84,8 @@ def test_run_time_zero_moves_nothing(bench):
     assert bench.bind("data_move", ub, gm, 0, Runtime(0), 1, 0, 0) == ()
     assert bench.bind("data_move", ub, gm, 0, 1, Runtime(0), 0, 0) == ()
     assert bench.bind("tensor_mov", ub, gm, "", 1, Runtime(0), 0, 0) == ()
+    for name, *rest in (("data_move", 0), ("tensor_mov", "")):
+        bench.refuses(TikBoundsError, r"nburst must be in \[0, 4095\]", name, ub, gm, *rest, Runtime(4096), 1, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])

@@ -183,23 +183,6 @@ def test_native_equals_numpy(api, scalars, monkeypatch):
         check_implementations(monkeypatch, lambda given=values: apply(api, given, *scalars))
 
 
-@pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("api", ["vadd", "vsub", "vmul", "vdiv", "vmax", "vmin", "vmla", "vmadd"])
-def test_native_equals_numpy_for_pairs(api, dtype, monkeypatch):
-    rng = np.random.default_rng(1)
-    width = 256 // np.dtype(dtype).itemsize
-    patterns = rng.integers(0, 256, 3 * 60 * 256, dtype=np.uint8).view(dtype).reshape(3, -1)
-
-    def result():
-        bench = Bench()
-        x, y, z = (bench.ub(part) for part in patterns)
-        bench.call(api, width, z, x, y, 60, 1, 1, 1, 8, 8, 8)
-        return z.values
-
-    check_implementations(monkeypatch, result)
-
-
 def test_float16_conversion_is_exact():
     """The table widens every pattern; narrowing rounds to nearest even, checked against the neighbours."""
     finite = ALL_HALVES[np.isfinite(ALL_HALVES)]

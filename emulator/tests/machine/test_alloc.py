@@ -1,5 +1,7 @@
 """Test scopes, copies and capacities of on-chip tensors (D1, D3)."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tikemu
@@ -175,6 +177,35 @@ def test_addresses_of_the_plan_are_those_of_the_run(kernel):
     (out,) = kernel.tikdb.start_debug({}, interactive=False)
     assert out.tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
     assert "thread_num=2" in dump(kernel)
+
+
+@pytest.mark.parametrize(
+    "held,strict", [(249856, True), (249888, True), (249888, False), (258048, False), (258080, False)]
+)
+def test_fixpipe_needs_a_column_of_the_unified_buffer(soc, held, strict):
+    """D28b: a column of 64 rows takes 4096 bytes; strict mode plans with 253952 bytes in all."""
+    instance = tik.Tik(disable_debug=False)
+    out = instance.Tensor("float32", (1, 64, 16), tik.scope_gm, "out")
+    dst = instance.Tensor("float32", (1, 64, 16), tik.scope_cc, "dst")
+    l1 = instance.Tensor("float16", (1, 64, 16), tik.scope_cbuf, "l1")
+    gm = instance.Tensor("float16", (1, 64, 16), tik.scope_gm, "gm")
+    instance.data_move(l1, gm, 0, 1, 64, 0, 0)
+    instance.matmul(dst, l1, l1, 64, 16, 16)
+    instance.Tensor("int8", (held,), tik.scope_ubuf, "held")
+    instance.fixpipe(out, dst, 1, 128, 0, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)  # more than the planned part of the Unified Buffer
+        instance.BuildCCE("full", [gm], [out])
+    feeds = {"gm": np.ones((1, 64, 16), np.float16)}
+    told = "needs 4096 bytes of UB for itself, but the live tensors leave 4064"
+    if (held, strict) == (249888, True):
+        with pytest.raises(TikMemoryError, match=told):
+            tikemu.run(instance, feeds, options=Options(strict=True))
+    elif held == 258080:
+        with pytest.warns(TikWarning, match=told):
+            tikemu.run(instance, feeds)
+    else:
+        tikemu.run(instance, feeds, options=Options(strict=strict))
 
 
 # ------------------------------------------------------------------------------------------------ options

@@ -41,19 +41,6 @@ def test_beyond_the_padding_is_an_error(soc, first, length):
         tail(12, first, length)
 
 
-@pytest.mark.parametrize("first, length", [(8, 1), (12, 1), (0, 2)])
-def test_strict_mode_refuses_the_padding(soc, strict, first, length):
-    with pytest.raises(TikBoundsError):
-        tail(12, first, length)
-
-
-@pytest.mark.parametrize("first, length", [(0, 1), (4, 1)])
-def test_inside_the_tensor_nothing_is_said(soc, strict, no_warnings, first, length):
-    # Only the defined bytes of the target reach y.
-    with tikemu.use_options(tikemu.Options()):
-        assert tail(12, first, length)["y"][0] == first
-
-
 def test_a_tensor_of_whole_blocks_has_padding_too(soc):
     with pytest.warns(TikWarning, match="padding"):
         assert (tail(16, 8, 2)["y"][:8] == np.arange(8, 16)).all()

@@ -12,7 +12,7 @@ class BruteForce:
     """The rules of the engine, with every pair of accesses compared byte by byte."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now, self.flags = 0.0, 0
         self.free, self.done = [0.0] * 6, [0.0] * 6
         self.known = [[0.0] * 6 for _ in range(6)]
         self.starts: list[list[float]] = [[] for _ in range(6)]
@@ -32,6 +32,7 @@ class BruteForce:
         for source, done in needs.items():
             self.known[pipe][source] = done
             self.now += 2
+            self.flags += 2
             start = max(start, done + 11)
         queue = self.starts[pipe]
         self.now = max(self.now + 4, queue[-32] if len(queue) >= 32 else 0.0)
@@ -79,4 +80,5 @@ def test_random_schedule(seed):
         expected = slow.step(op)
         clock.step((op,))
         assert clock.simulator.trace[-1][1] == expected
-    assert clock.now == slow.now
+    assert (clock.now, clock.simulator.flags) == (slow.now, slow.flags)
+    assert clock.finish == max(slow.done)
