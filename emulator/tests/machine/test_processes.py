@@ -45,17 +45,21 @@ def one_number(monkeypatch):
     monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)
 
 
-def adding(kernel, count, blocks):
+def adding(kernel, count, blocks, *, clears=False, reads=False):
     """Let every block add its values to the same ``count`` elements. float32 makes the order visible."""
     x = kernel.Tensor("float32", (blocks * 64,), tik.scope_gm, "x")
     y = kernel.Tensor("float32", (count,), tik.scope_gm, "y", is_atomic_add=True)
     with kernel.for_range(0, blocks, block_num=blocks) as block:
         ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
         kernel.data_move(ub, x[block * 64], 0, 1, 8, 0, 0)
+        if clears:
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
         kernel.set_atomic_add(1)
         with kernel.for_range(0, count // 64) as piece:
             kernel.data_move(y[piece * 64], ub, 0, 1, 8, 0, 0)
         kernel.set_atomic_add(0)
+        if reads:
+            kernel.data_move(ub, y, 0, 1, 8, 0, 0)
     kernel.BuildCCE("adding", [x], [y])
     feeds = {"x": np.random.default_rng(1).standard_normal(blocks * 64).astype(np.float32) * 10.0 ** (blocks % 7)}
     return kernel, feeds
@@ -124,6 +128,13 @@ def test_saturated_additions_count_in_their_order(kernel, tmp_path):
     assert modes(instance) == {"adding"}
 
 
+@pytest.mark.parametrize("how", ["clears", "reads"])
+def test_additions_that_are_more_than_additions(kernel, how, tmp_path):
+    instance, feeds = adding(kernel, 64, 5, **{how: True})
+    check_same(instance, feeds, tmp_path)
+    assert modes(instance) == {"alone"}
+
+
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
@@ -150,6 +161,26 @@ def test_two_blocks_meet(kernel, first, second, declared, setting, tmp_path):
     check_same(kernel, feeds, tmp_path, **SETTINGS[setting])
     apart = {"read": set(), "add": {"adding"} if declared else {"alone"}}
     assert modes(kernel) == (apart.get(first, {"alone"}) if first == second else {"alone"})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_clear_and_add_in_one_block(kernel, shared, tmp_path):
+    """Each block writes a place of its own before it adds there; with `shared`, all blocks also add to one place."""
+    y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
+    z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(64, ub, 1.5, 1, 8)
+        kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(1)
+        kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
+        if shared:
+            kernel.data_move(z, ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(0)
+    kernel.BuildCCE("own", [], [y, z])
+    found = check_same(kernel, {}, tmp_path, strict=True)
+    assert found["outputs"]["y"][2] == np.full(256, 3.0, np.float32).tobytes()
+    assert modes(kernel) == ({"adding"} if shared else set())
 
 
 def failing(kernel, blocks, count=12):

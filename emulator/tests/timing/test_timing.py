@@ -36,6 +36,13 @@ def test_dependences_between_pipes_cost_a_flag(bench, first, second):
     assert bench.clock.simulator.flags == 2
 
 
+def test_a_full_queue_holds_the_scalar_unit(bench):
+    starts = [bench.op("V", cycles=100, latency=0)[0] for _ in range(40)]
+    assert starts == [ISSUE + 100 * n for n in range(40)]
+    # The 40th instruction enters when the 8th (32 places ahead) starts.
+    assert bench.clock.now == starts[7]
+
+
 def test_the_mask_register_is_written_when_it_changes(bench):
     for mask in ((0, 255), (0, 255), (0, 1), None, (0, 1)):
         bench.op("V", cycles=1, mask=mask)
