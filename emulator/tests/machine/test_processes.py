@@ -163,10 +163,11 @@ def test_two_blocks_meet(kernel, first, second, declared, setting, tmp_path):
     assert modes(kernel) == (apart.get(first, {"alone"}) if first == second else {"alone"})
 
 
+@pytest.mark.parametrize("declared", [False, True], ids=["not declared", "declared"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_clear_and_add_in_one_block(kernel, shared, tmp_path):
+def test_clear_and_add_in_one_block(kernel, shared, declared, tmp_path):
     """Each block writes a place of its own before it adds there; with `shared`, all blocks also add to one place."""
-    y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
+    y = kernel.Tensor("float32", (256,), tik.scope_gm, "y", is_atomic_add=declared)
     z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
     with kernel.for_range(0, 4, block_num=4) as block:
         ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
@@ -180,7 +181,7 @@ def test_clear_and_add_in_one_block(kernel, shared, tmp_path):
     kernel.BuildCCE("own", [], [y, z])
     found = check_same(kernel, {}, tmp_path, strict=True)
     assert found["outputs"]["y"][2] == np.full(256, 3.0, np.float32).tobytes()
-    assert modes(kernel) == ({"adding"} if shared else set())
+    assert modes(kernel) == ({"alone" if declared else "adding"} if shared else set())
 
 
 def failing(kernel, blocks, count=12):
