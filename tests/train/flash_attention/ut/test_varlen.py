@@ -76,6 +76,8 @@ def test_cpu(case, mode):
 # Shorter than the cases of cpu: math has no tiles, and the emulator takes a second for some hundred tokens.
 SHORT = {"queries": (5, 0, 33, 1, 7), "keys": (5, 4, 36, 0, 20)}
 HALF = {**SHORT, "dtype": "float16"}
+# Two sequences with something to do, and one without queries or keys each.
+TWO = {"queries": (5, 0, 33, 1), "keys": (5, 4, 36, 0), "dtype": "float16"}
 
 
 @pytest.mark.spread
@@ -220,7 +222,7 @@ def test_lengths_are_data(case, mode):
 
 @GRAPHS_ARE_SLOW
 @pytest.mark.parametrize(
-    "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **HALF)
+    "case", varlen.params(lambda case: not taken_as_data(case) or case.dropout, costly=True, **TWO)
 )
 def test_with_constant_lengths_each_sequence_that_runs_alone_has_the_bits_of_a_call(case, mode):
     check(case, "emulator", data=False, exact=not taken_as_data(case))
