@@ -196,6 +196,8 @@ RULES = (
     {"alibi": True, "causal_alignment": "bottom_right"},
     {"dropout_rate": 0.3, "seed": 3},
 )
+#: Graphs of math take seconds: every day one has the tiles of a strategy and dropout, and the others are slow.
+TOGETHER = {**RULES[2], **RULES[4]}
 
 
 @pytest.fixture(autouse=True)
@@ -250,21 +252,13 @@ def assert_same(dynamic, static, arguments, atol=1e-6):
         np.testing.assert_allclose(got.asnumpy(), wanted.asnumpy(), atol=atol)
 
 
-def rules_by_backend() -> list:
-    """Return every rule on backend cpu, and some rules on backend math. Graphs of math take seconds; the others there
-    are slow.
-    """
-    everyday = RULES[2], RULES[4]
-    return [
-        pytest.param(backend, rules, marks=[] if backend == "cpu" or rules in everyday else [pytest.mark.slow])
-        for backend in BACKENDS
-        for rules in RULES
-    ]
-
-
 @pytest.mark.parametrize(
     ("backend", "rules"),
-    rules_by_backend(),
+    (
+        ("math", TOGETHER),
+        *(pytest.param("math", rules, marks=pytest.mark.slow) for rules in RULES),
+        *(("cpu", rules) for rules in RULES if "cpu" in BACKENDS),
+    ),
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
 def test_one_graph_for_all_sizes(rules, backend):

@@ -135,7 +135,9 @@ def test_where_lists_find_no_place_a_mask_hides():
 
 
 @pytest.mark.parametrize("stage", ("forward", "backward"))
-@pytest.mark.parametrize(("softcap", "whole", "ids"), ((0.0, 0.9, 1.15), (50.0, 1.0, 1.27)))
+@pytest.mark.parametrize(
+    ("softcap", "whole", "ids"), ((0.0, 0.9, 1.15), pytest.param(50.0, 1.0, 1.27, marks=pytest.mark.slow))
+)
 def test_what_ids_cost(on_emulator, stage, softcap, whole, ids):
     """Tiles of other documents cost nothing, no tile costs much more than with an explicit mask, most cost less."""
     plain = tik_kernels.problem_of(2048, 64, softcap=softcap)
