@@ -105,6 +105,7 @@ def accumulator(bench, dtype, n1, m):
     return x[:, :m].astype(dtype), src
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", ["GM", "UB"])
 @pytest.mark.parametrize("m", [30, 16, 1, 100])
 @pytest.mark.parametrize("dst_stride", [0, 3])
