@@ -37,29 +37,31 @@ def loads(items: list, plans: list, slots: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("pinned", (False, True))
-def test_every_visit_finds_its_tile(pinned):
+@pytest.mark.parametrize("most", (1, 2, 20))
+def test_every_visit_finds_its_tile(most):
+    """At most so many tiles of a row block may come first."""
     for seed in range(300):
         items, random = random_items(seed), np.random.default_rng(seed)
         slots = int(random.integers(2, 5))
         ways = kept_tiles.ways_of(int(random.integers(len(items[0]) * slots, 6 * slots)), slots)
-        plans = kept_tiles.plan(items, pinned, ways)
+        firsts = [[random.permutation(of)[:most].tolist() for of in item] for item in items]
+        plans = kept_tiles.plan(items, firsts, ways)
         loads(items, plans, slots)
         visits = [(place, visit) for plan in plans for of in plan for place, visit in enumerate(of)]
         assert all(visit.way < ways[place % slots] for place, visit in visits)
-        if pinned:
-            assert all(visits[0].entry == 0 for plan in plans for visits in plan if visits)
+        for item, plan, allowed in zip(items, plans, firsts):
+            assert all(tiles[of[0].entry] in first for tiles, of, first in zip(item, plan, allowed) if of)
 
 
 def test_more_ways_load_less():
     """An eighth of 64 tiles each, as in the benchmark."""
     random = np.random.default_rng(0)
     items = [[np.flatnonzero(row).tolist() or [0]] for row in random.random((64, 64)) < 0.125]
-    counts = [loads(items, kept_tiles.plan(items, False, [ways] * 4), 4) for ways in range(1, 6)]
+    counts = [loads(items, kept_tiles.plan(items, items, [ways] * 4), 4) for ways in range(1, 6)]
     assert counts == sorted(counts, reverse=True) and counts[-1] < 0.66 * counts[0]
-    assert counts[-1] < 1.2 * loads(items, kept_tiles.plan(items, False, [20]), 1)  # slots cost little
+    assert counts[-1] < 1.2 * loads(items, kept_tiles.plan(items, items, [20]), 1)  # slots cost little
     again = [items[0]] * 9  # fits
-    assert loads(again, kept_tiles.plan(again, False, [6] * 4), 4) == len(items[0][0])
+    assert loads(again, kept_tiles.plan(again, again, [6] * 4), 4) == len(items[0][0])
 
 
 def test_items_that_visit_the_same_tiles_come_together():
@@ -68,7 +70,7 @@ def test_items_that_visit_the_same_tiles_come_together():
     order = kept_tiles.in_line(items)
     assert sorted(order) == list(range(40))
     sorted_items = [items[at] for at in order]
-    assert loads(sorted_items, kept_tiles.plan(sorted_items, False, [1] * 4), 4) == 20
+    assert loads(sorted_items, kept_tiles.plan(sorted_items, sorted_items, [1] * 4), 4) == 20
     for seed in range(50):
         assert sorted(kept_tiles.in_line(random_items(seed))) == list(range(len(random_items(seed))))
 
@@ -77,7 +79,7 @@ def test_items_that_visit_the_same_tiles_come_together():
 def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
     """Only in slots full of tiles that stay do some come at once."""
     items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, 7, 8], [0, 9, 10]], [list(range(64)), partner]]
-    plans = kept_tiles.plan(items, True, [4, 4, 3])
+    plans = kept_tiles.plan(items, [[of[:1] for of in item] for item in items], [4, 4, 3])
     loads(items, plans, 3)
     (stays,) = np.nonzero([visit.stays for visit in plans[-1][0]])
     assert stays[:at_once].tolist() == list(range(at_once))
@@ -87,5 +89,5 @@ def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
 def test_a_short_list_visits_first_what_stays():
     """Tiles that next items visit find room earlier."""
     items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, *range(1, 14)], [0]]]
-    stays = [visit.stays for visit in kept_tiles.plan(items, True, [4, 4, 3])[-1][0]]
+    stays = [visit.stays for visit in kept_tiles.plan(items, [[of[:1] for of in item] for item in items], [4, 4, 3])[-1][0]]
     assert stays == sorted(stays, reverse=True) and sum(stays) == 7

@@ -212,7 +212,8 @@ def _kept_lists(plan: BackwardPlan, table: np.ndarray, items: np.ndarray, length
     ]
     visited = [[(one // CODES).tolist()] for one in words]
     order, result = kept_tiles.in_line(visited), np.zeros((len(items), length), np.int32)
-    plans = kept_tiles.plan([visited[at] for at in order], False, kept_tiles.ways_of(plan.held, RING))
+    in_order = [visited[at] for at in order]
+    plans = kept_tiles.plan(in_order, in_order, kept_tiles.ways_of(plan.held, RING))
     steps = [visited[at][0][visit.entry] for at, (visits,) in zip(order, plans) for visit in visits]
     sums = kept_sums.plan(steps, plan.sums)
     for line, at, (visits,) in zip(result, order, plans):

@@ -109,28 +109,34 @@ def in_line(items: Sequence[Item]) -> list[int]:
     return result
 
 
-def plan(items: Sequence[Item], pinned: bool, ways: Sequence[int]) -> list[list[list[Visit]]]:
+Firsts = Sequence[Sequence[int]]  # tiles of each row block that may come first
+
+
+def plan(items: Sequence[Item], firsts: Sequence[Firsts], ways: Sequence[int]) -> list[list[list[Visit]]]:
     """Return the visits of each item and row block in their new order.
 
     Tiles that both row blocks of an item visit have the same place in both lists, so that they are loaded once.
 
     Args:
         items: one item after another. Equal numbers are one tile.
-        pinned: the first tiles of an item keep their places.
+        firsts: of each item; none of a row block without tiles.
         ways: of each slot of the ring, no fewer than an item has row blocks.
     """
-    following, ring = _next_visits(items, pinned), _Ring(ways)
-    return [_ordered(item, number, following[number], pinned, ring) for number, item in enumerate(items)]
+    following, ring = _next_visits(items, firsts), _Ring(ways)
+    return [
+        _ordered(item, number, following[number], [set(of) for of in firsts[number]], ring)
+        for number, item in enumerate(items)
+    ]
 
 
-def _next_visits(items: Sequence[Item], pinned: bool) -> list[dict[int, tuple[int, bool]]]:
+def _next_visits(items: Sequence[Item], firsts: Sequence[Firsts]) -> list[dict[int, tuple[int, bool]]]:
     """Return the next visit of each tile of each item: (its item, whether it comes first there)."""
     upcoming: dict[int, tuple[int, bool]] = {}
     result = []
     for number in reversed(range(len(items))):
         tiles = {tile for stream in items[number] for tile in stream}
         result.append({tile: upcoming.get(tile, (NEVER, False)) for tile in tiles})
-        first = {stream[0] for stream in items[number] if pinned and stream}
+        first = {of[0] for of in firsts[number] if len(of) == 1}
         upcoming.update({tile: (number, tile in first) for tile in tiles})
     return result[::-1]
 
@@ -165,17 +171,18 @@ class _Ring:
 
 
 def _ordered(
-    item: Item, number: int, following: dict[int, tuple[int, bool]], pinned: bool, ring: _Ring
+    item: Item, number: int, following: dict[int, tuple[int, bool]], firsts: Sequence[set[int]], ring: _Ring
 ) -> list[list[Visit]]:
     """Return the visits of an item, by row block."""
     entries = [{tile: entry for entry, tile in enumerate(stream)} for stream in item]
     shared = [tile for tile in item[0] if len(item) > 1 and tile in entries[1]]
-    if pinned and shared and item[0][0] != item[1][0]:  # a tile that stands first in one list only is not shared
-        shared = [tile for tile in shared if tile not in (item[0][0], item[1][0])]
+    leads = _leads(item, shared, firsts, ring)
+    if len(set(leads.values())) > 1:  # a tile that stands first in one list only is not shared
+        shared = [tile for tile in shared if tile not in leads.values()]
     alone = [[tile for tile in stream if tile not in shared] for stream in item]
     result: list[list[Visit]] = [[] for _ in item]
     begin, end, spread = min(map(len, item)), max(map(len, item)), 0
-    goes = _slots(item, shared, alone, following, pinned, ring)
+    goes = _slots(item, shared, alone, following, leads, ring)
     for place in range(end):
         slot, active = place % ring.slots, [a for a, stream in enumerate(item) if place < len(stream)]
         taken: dict[int, int] = {}  # ways of tiles at this place
@@ -205,8 +212,8 @@ def _ordered(
             return way, ring.take(tile, slot, way, due(tile))
 
         tiles: dict[int, int] = {}  # by row block
-        if pinned and place == 0:
-            tiles = {a: item[a][0] for a in active}
+        if place == 0:
+            tiles = dict(leads)
         elif shared and len(active) == len(item):
             mine = [tile for tile in shared if goes[0][tile] == slot]
             both, waits = hit(mine), len(range(place, begin, ring.slots)) > len(mine)
@@ -247,6 +254,22 @@ def _ordered(
     return result
 
 
+def _leads(item: Item, shared: Sequence[int], firsts: Sequence[set[int]], ring: _Ring) -> dict[int, int]:
+    """Return the tile that comes first, by row block: rather one that is there, and not in another slot."""
+
+    def worth(tile: int) -> tuple[bool, bool]:
+        slot = ring.places.get(tile, (-1, 0))[0]
+        return slot <= 0, slot == 0
+
+    active = [a for a, stream in enumerate(item) if stream]
+    both = [tile for tile in shared if all(tile in of for of in firsts)]
+    alone = {a: [tile for tile in item[a] if tile in firsts[a] and tile not in shared] for a in active}
+    lead = max(both, key=worth, default=-1)
+    if both and (worth(lead)[0] or not all(alone.values())):
+        return dict.fromkeys(active, lead)
+    return {a: max(alone[a] or [tile for tile in item[a] if tile in firsts[a]], key=worth) for a in active}
+
+
 def _due(following: dict[int, tuple[int, bool]], tile: int, slot: int) -> int:
     """Return the item that next finds a tile in a slot."""
     then, first = following[tile]
@@ -258,7 +281,7 @@ def _slots(
     shared: Sequence[int],
     alone: Sequence[Sequence[int]],
     following: dict[int, tuple[int, bool]],
-    pinned: bool,
+    leads: dict[int, int],
     ring: _Ring,
 ) -> list[dict[int, int]]:
     """Return the slot of each tile of an item, by row block.
@@ -275,10 +298,8 @@ def _slots(
             result[a][tile] = slot
             room[a][slot] -= 1
 
-    if pinned:
-        for a in streams:
-            if item[a]:
-                goes(item[a][0], [a], 0)
+    for a, tile in leads.items():
+        goes(tile, [a], 0)
     dues = [list(of) for of in ring.due]
     # Tiles of one row block that are there should find room beside the ones of both.
     there = [[sum(ring.places.get(tile, (-1,))[0] == slot for tile in tiles) for tiles in alone] for slot in slots]

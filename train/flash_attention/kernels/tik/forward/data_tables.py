@@ -275,8 +275,7 @@ def _kept_items(
     problem: KernelProblem, plan: ForwardPlan, table: np.ndarray, heads: list[np.ndarray], wanted: np.ndarray
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Return items of heads that share keys, on one core: how many of each head, the items, and their lists."""
-    counts, items = [], []
-    words: list[list[np.ndarray]] = []
+    counts, items, words, firsts = [], [], [], []
     for mine in heads:
         blocks = mine["row_blocks"][:, : plan.row_blocks].reshape(-1)
         blocks = np.sort(blocks[blocks["rows"] > 0], order="start")
@@ -294,13 +293,14 @@ def _kept_items(
             item["row_blocks"][: len(group)] = blocks[list(group)]
             item["end"] = max(len(visited[a]) for a in group)
             items.append(item)
-            before = np.concatenate(words[-1]) // CODES if words else np.zeros(0, np.int32)
-            of_group = [visited[a] for a in group]
-            words.append(_samples_first(problem, plan, item["row_blocks"], of_group, wanted, before))
+            words.append([visited[a] for a in group])
+            firsts.append(_samples(problem, plan, item["row_blocks"], words[-1], wanted))
     lists = np.zeros((len(items), plan.row_blocks, tile_lists.length(problem, plan)), np.int32)
     tiles_of = [[(one // CODES).tolist() for one in of_item] for of_item in words]
-    for place, visits in enumerate(kept_tiles.plan(tiles_of, True, kept_tiles.ways_of(plan.held, RING))):
-        for a, of_block in enumerate(visits):
+    for place, visits in enumerate(kept_tiles.plan(tiles_of, firsts, kept_tiles.ways_of(plan.held, RING))):
+        for a, (block, of_block) in enumerate(zip(items[place]["row_blocks"], visits)):
+            first = words[place][a][of_block[0].entry]
+            block["sample"], block["sample_tile"] = first // CODES, first % CODES - 1
             lists[place, a, : len(of_block)] = kept_tiles.joined(words[place][a], CODES, of_block, plan.ways)
     return counts, np.array(items), lists
 
@@ -321,29 +321,16 @@ def _alike(visited: list[np.ndarray]) -> list[tuple[int, ...]]:
     return sorted(pairs + [(one,) for one in left])
 
 
-def _samples_first(
-    problem: KernelProblem,
-    plan: ForwardPlan,
-    blocks: np.ndarray,
-    words: list[np.ndarray],
-    wanted: np.ndarray,
-    before: np.ndarray,
-) -> list[np.ndarray]:
-    """Return the lists of an item with their samples first, chosen as in `listed_table`.
-
-    Of equals one of the tiles `before` is chosen, which the item before visits.
-    """
+def _samples(
+    problem: KernelProblem, plan: ForwardPlan, blocks: np.ndarray, words: list[np.ndarray], wanted: np.ndarray
+) -> list[list[int]]:
+    """Return tiles of each row block that serve as its sample, as well as the choice of `listed_table`."""
     tiles = [one // CODES for one in words]
     values = [wanted[block["start"] // plan.rows] for block in blocks[: len(words)]]
     shared = np.intersect1d(tiles[0], tiles[-1]) if len(words) > 1 and not _nearest(problem) else tiles[0][:0]
-    result = []
-    for block, one, numbers, value in zip(blocks, words, tiles, values):
-        choices, value = (shared, sum(values)) if len(shared) else (np.sort(numbers), value)
-        best = max(choices, key=lambda tile, value=value: (value[tile], tile in before))
-        at = np.flatnonzero(numbers == best)
-        block["sample"], block["sample_tile"] = best, one[at[0]] % CODES - 1
-        result.append(np.concatenate([one[at], one[numbers != best]]))
-    return result
+    best = [max(shared, key=sum(values).__getitem__)] * len(words) if len(shared) else []
+    best = best or [max(numbers, key=value.__getitem__) for numbers, value in zip(tiles, values)]
+    return [numbers[value[numbers] >= value[one]].tolist() for numbers, value, one in zip(tiles, values, best)]
 
 
 def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable[[Array], Array]:
