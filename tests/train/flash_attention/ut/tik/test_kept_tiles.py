@@ -89,5 +89,7 @@ def test_a_long_list_spreads_the_tiles_that_stay(partner, at_once, spread):
 def test_a_short_list_visits_first_what_stays():
     """Tiles that next items visit find room earlier."""
     items = [[[0, 1, 2, 3], [0, 4, 5, 6]], [[0, *range(1, 14)], [0]]]
-    stays = [visit.stays for visit in kept_tiles.plan(items, [[of[:1] for of in item] for item in items], [4, 4, 3])[-1][0]]
+    stays = [
+        visit.stays for visit in kept_tiles.plan(items, [[of[:1] for of in item] for item in items], [4, 4, 3])[-1][0]
+    ]
     assert stays == sorted(stays, reverse=True) and sum(stays) == 7
