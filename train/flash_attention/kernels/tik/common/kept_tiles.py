@@ -194,7 +194,7 @@ def _ordered(
             return [tile for tile in alone[a] if goes[a][tile] == slot]
 
         def hit(tiles: list[int], slot: int = slot) -> int | None:
-            return next((tile for tile in tiles if ring.places.get(tile, (-1,))[0] == slot), None)
+            return max((tile for tile in tiles if ring.places.get(tile, (-1,))[0] == slot), key=due, default=None)
 
         def chosen(tiles: list[int]) -> int:
             """Return the tile to load: of the ones that are not there the one whose next visit is furthest away.

@@ -324,7 +324,10 @@ def _alike(visited: list[np.ndarray]) -> list[tuple[int, ...]]:
 def _samples(
     problem: KernelProblem, plan: ForwardPlan, blocks: np.ndarray, words: list[np.ndarray], wanted: np.ndarray
 ) -> list[list[int]]:
-    """Return tiles of each row block that serve as its sample, as well as the choice of `listed_table`."""
+    """Return the tiles that serve each row block as its sample.
+
+    They show as much as the one that `listed_table` chooses.
+    """
     tiles = [one // CODES for one in words]
     values = [wanted[block["start"] // plan.rows] for block in blocks[: len(words)]]
     shared = np.intersect1d(tiles[0], tiles[-1]) if len(words) > 1 and not _nearest(problem) else tiles[0][:0]
