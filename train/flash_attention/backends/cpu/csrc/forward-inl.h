@@ -338,8 +338,9 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
 
 // Has fetched, while the block at work is busy with key tile `index`, what is packed or written next.
 template <class Math>
-void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
-  const int64_t cells = tile.steps.cells;
+void look_ahead(ForwardTile<Math>& tile, const KeyTile& k, int64_t block, bool first) {
+  const int64_t index = k.index;
+  int64_t cells = tile.steps.cells;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
     const KeyTile next(key_tile, rows.problem.seq_k);
     tile.next_keys.set(rows.keys(next), rows.columns(next), cells);
@@ -352,7 +353,15 @@ void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   if (block + 1 < tile.blocks_end()) {
     const QueryTile& next = tile.blocks[block + 1];
     if (index == rows.first_tile) tile.next_queries.set(rows.queries(next.first), next.count, cells);
-    if (rows.visits(next.first, index)) return;
+    if (!tile.problem.blocks.data) return;
+  }
+  if (tile.problem.blocks.data) {
+    // Blocks of rows that see little of a key tile fetch the next one together.
+    if (!first) return;
+    const auto visible = [&](int64_t count) {
+      return tile.problem.blocks.count(rows.batch, rows.head, tile.q->first, tile.q->first + count, k.first, k.first + k.count);
+    };
+    cells = cells * visible(rows.first + rows.count - tile.q->first) / visible(tile.q->count);
   }
   const int64_t next_tile = rows.next_tile(index + 1);
   if (next_tile < rows.tiles_end) return fetch_keys(rows, next_tile);
@@ -373,9 +382,10 @@ bool add_keys(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   if (lo >= hi || lo >= k.first + k.count || hi <= k.first) return true;
   if (!tile.inputs.load_mask(p, tile.rows.batch, tile.rows.head, *tile.q, k)) return true;
   tile.inputs.load_rest(p, tile.rows.batch, tile.rows.head, *tile.q, k);
-  if (!tile.packed && !pack_keys(tile, k)) return false;
+  const bool first = !tile.packed;
+  if (first && !pack_keys(tile, k)) return false;
   tile.steps.set(*tile.q, k, tile.inputs, p.value_dim);
-  look_ahead(tile, block, index);
+  look_ahead(tile, k, block, first);
   if (tile.careful) {
     forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);
   } else {

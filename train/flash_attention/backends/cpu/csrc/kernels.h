@@ -14,7 +14,7 @@ constexpr int64_t kMostLanes = 16;  // of the widest vectors
 // Query rows per task of the forward pass, at most. They share the packing of a key tile; of those of a block mask only some
 // take part.
 constexpr int64_t kForwardRows = 1024;
-constexpr int64_t kForwardBlockRows = 2048;
+constexpr int64_t kForwardBlockRows = 4096;
 
 struct ForwardPlan {
   Problem problem;

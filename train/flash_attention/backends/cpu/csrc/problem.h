@@ -90,6 +90,13 @@ struct BlockMask : Layout {
         if (data[at(batch, head, r) + k]) return true;
     return false;
   }
+  // How many of the tiles that they are in are visible.
+  FA_INLINE int64_t count(int64_t batch, int64_t head, int64_t row, int64_t rows_end, int64_t key, int64_t keys_end) const {
+    int64_t result = 0;
+    for (int64_t r = row / tile; r * tile < rows_end; ++r)
+      for (int64_t k = key / tile; k * tile < keys_end; ++k) result += data[at(batch, head, r) + k] != 0;
+    return result;
+  }
   // Leaves of the rows [row, rows_end) out, at both ends, what may see no key of [key, keys_end).
   FA_INLINE void narrow_rows(int64_t batch, int64_t head, int64_t& row, int64_t& rows_end, int64_t key, int64_t keys_end) const {
     if (data == nullptr) return;
