@@ -142,8 +142,8 @@ def assert_losses_of_one(card, found):
 SOME = "query", "mask", "output"
 OTHERS = (
     *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
-    *("bias-last", "block-mask", "block-mask-data", "segments", "BSH", "everything", "recompute", "split-batch"),
-    "optimizer",
+    *("bias-last", "block-mask", "block-mask-data", "block-mask-ids", "segments", "BSH", "everything", "recompute"),
+    *("split-batch", "optimizer"),
 )
 OF_2_0 = "prefix", "prefix-whole", "casts"
 
@@ -151,7 +151,7 @@ OF_2_0 = "prefix", "prefix-whole", "casts"
 @pytest.mark.parametrize(
     "release, dp, mp, cases",
     [
-        ("2.0.0", 1, 2, (*SOME, "block-mask")),
+        ("2.0.0", 1, 2, (*SOME, "block-mask", "block-mask-data")),
         ("2.6.0", 1, 2, ("query", "output")),
         *(
             pytest.param("2.0.0", dp, mp, cases, **SLOW)

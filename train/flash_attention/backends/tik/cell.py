@@ -14,6 +14,7 @@ from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, Make
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
 from flash_attention.backends.tik.explicit_mask import ExplicitMask, splits_operations, with_mask
+from flash_attention.backends.tik.unsplit import OwnPart, Unsplit
 from flash_attention.bridge.constants import unfolded
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
@@ -66,7 +67,8 @@ class OperatorAttention(nn.Cell):
         tiles = known(call.block_mask_key).tiles if problem.keeps_tiles else None
         if shard is not None and tiles is not None:
             tiles = shard.part(tiles, shard.block_axes)
-        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles)
+        alone = None if MORPH else shard
+        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles, alone)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call, splits) else None
@@ -85,7 +87,9 @@ class OperatorAttention(nn.Cell):
         given = problem.listed and tiles is None
         names = ("segment_ids", "kv_segment_ids", "block_mask") if problem.call.segments else ("block_mask",)
         self.listed = tuple(call.place(name) for name in names if given and call.place(name) is not None)
-        self.lists = _ListData(problem) if given else None
+        self.lists: nn.Cell | None = _ListData(problem) if given else None
+        if given and alone is not None:
+            self.lists = OwnPart(problem.call.block_mask_shape, shard.block_axes, shard)
         if shard is not None and MORPH:
             of_ids = (("dp", None),) * 2 if problem.call.segments else ()
             axes = (*of_ids, shard.block_axes)[: len(self.listed)]
@@ -135,6 +139,7 @@ def kernels(
     given_slopes: bool,
     decodes: bool = False,
     tiles: np.ndarray | None = None,
+    alone: Shard | None = None,
 ) -> Differentiable:
     """Return the forward kernel with the backward kernels as its gradient. If it decodes, the two decoding kernels are
     the forward pass.
@@ -159,7 +164,11 @@ def kernels(
     def backward() -> nn.Cell:
         return Compiled(_Backward(problem, tiles, *map(made, operators.stages(problem)[1:])))
 
-    forward = _Decoding(problem, make_primitive, given_slopes) if decodes else _Forward(problem, tiles, made("forward"))
+    forward: nn.Cell
+    if decodes:
+        forward = _Decoding(problem, make_primitive, given_slopes)
+    else:
+        forward = _Forward(problem, tiles, made("forward"), alone)
     listed = 0 if not problem.listed or tiles is not None else 3 if problem.call.segments else 1
     count = 8 if problem.sequences else 5 + listed
     return Differentiable(Compiled(forward), backward, "tik and emulator", count=count)
@@ -222,9 +231,9 @@ class _ListData(nn.Cell):
 class _ListInputs(nn.Cell):
     """Give the inputs of a stage that lists tiles: numbers of segment ids, if there are some, and the work table."""
 
-    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None):
+    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None, shard: Shard | None = None):
         super().__init__()
-        self.table, self.factors = _ListTable(problem, stage, tiles), None
+        self.table, self.factors = _ListTable(problem, stage, tiles, shard), None
         if problem.call.segments:
             self.factors = tuple(map(Tensor, segments.factors(problem, stage)))
 
@@ -237,20 +246,23 @@ class _ListInputs(nn.Cell):
 class _ListTable(nn.Cell):
     """Give the work table of a stage, see operators.list_table. It is a constant if the block mask is: `tiles`."""
 
-    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None):
+    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None, shard: Shard | None):
         super().__init__()
         self.table = self.make = None
-        if tiles is None:
-            self.make = (operators.list_table(graph_integers, problem, stage),)
-        else:
+        if tiles is not None:
             self.table = Tensor(operators.known_table(problem, stage, tiles))
+        elif shard is not None:
+            shape = problem.call.block_mask_shape or ()
+            self.make = (Unsplit(lambda xp: operators.list_table(xp, problem, stage), shape, shard),)
+        else:
+            self.make = (operators.list_table(graph_integers, problem, stage),)
 
     def construct(self, *data):
         return self.make[0](*data) if self.table is None else self.table
 
 
 class _Forward(nn.Cell):
-    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, forward: tuple):
+    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, forward: tuple, shard: Shard | None):
         super().__init__()
         self.forward, self.constants = forward
         self.features = _Features(problem)
@@ -259,7 +271,7 @@ class _Forward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
         if self.listed:
-            self.list_inputs = _ListInputs(problem, "forward", tiles)
+            self.list_inputs = _ListInputs(problem, "forward", tiles, shard)
 
     def construct(self, query, key, value, mask, bias, keep, sinks, slopes, *data):
         features = self.features(mask, bias, keep)

@@ -29,7 +29,7 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     if shard is None or not makes_mask(call, splits):
         return shard
     given = [axes for axes in (shard.mask_axes, _block_axes(shard, call, splits)) if axes is not None]
-    ids = call.segments and not lists_tiles(call, splits)
+    ids = call.segments and (splits or not lists_tiles(call, splits))
     batch = "dp" if call.prefix or ids or any(axes[0] for axes in given) else None
     heads = "mp" if any(axes[1] for axes in given) else None
     return replace(shard, mask_axes=(batch, heads, None, None))
@@ -38,7 +38,7 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
 def splits_operations(shard: Shard | None) -> bool:
     """Return if MindSpore splits every operation of a sharded graph.
 
-    Then none can make lists of a shard's tiles.
+    Then lists are made of block masks only, see `unsplit`.
     """
     return shard is not None and not MORPH
 

@@ -118,8 +118,8 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask. So they do with segment ids and block masks that are data, if the operations
-    that make lists are split.
+    compute the same from an explicit mask. So they do with segment ids, if MindSpore splits the operations that make
+    lists of them.
     """
     listed = _tiles(call, sharded)
     if not listed:
@@ -139,8 +139,6 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
 def _tiles(call: Call, sharded: bool) -> dict:
     """Return fields of the kernels' call for lists of tiles, or none."""
     shape, tile, listed = call.block_mask_shape, call.block_mask_tile, call.segments and not sharded
-    if sharded and not call.block_mask_key:
-        return {}
     if listed:
         tile = tile or segments.TILE
         shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)

@@ -87,6 +87,7 @@ CASES = {
     "BSH": Case({"query": "none", "key": "none", "value": "none", "output": "none"}, MASK, input_layout="BSH"),
     "block-mask": Case({"query": "none"}, tiles=True),
     "block-mask-data": Case({"query": "none"}, tiles=True, given_tiles=True, layers=2),
+    "block-mask-ids": Case({"query": "none"}, tiles=True, given_tiles=True, segments=True),
     "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
     "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flash_attention import BlockMask, FlashAttention
 from flash_attention.backends import registry
-from flash_attention.backends.tik.explicit_mask import with_mask
+from flash_attention.backends.tik import explicit_mask
 from flash_attention.call import LAYOUTS, AttentionRules, Call
 from flash_attention.kernels.tik import describe, signatures
 from flash_attention.kernels.tik.operators import check_tensors
@@ -310,30 +310,31 @@ def test_operators_list_the_tiles_of_their_share(shape):
         )
 
 
+@pytest.mark.parametrize("morph", (False, True))
 @pytest.mark.parametrize(
     "fields, axes",
     [
-        ({"block_mask_shape": (8, 4, 1, 1)}, ("dp", "mp", None, None)),
-        ({"block_mask_shape": (1, 4, 1, 1)}, (None, "mp", None, None)),
-        ({"block_mask_shape": (1, 1, 1, 1)}, (None, None, None, None)),
-        ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, ("dp", "mp", None, None)),
-        ({"segments": True}, ("dp", None, None, None)),
+        ({"block_mask_shape": (8, 4, 1, 1)}, None),
+        ({"block_mask_shape": (1, 1, 1, 1)}, None),
         ({"block_mask_shape": (8, 1, 1, 1), "block_mask_key": ALIVE.key}, None),
+        ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, ("dp", None, None, None)),
+        ({"segments": True}, ("dp", None, None, None)),
     ],
 )
-def test_tiles_that_are_data_become_a_mask_of_the_share(fields, axes):
-    """The operators list tiles in shards if they are constants."""
+def test_operators_list_tiles_and_make_a_mask_of_ids(monkeypatch, fields, axes, morph):
+    """A graph without a Morph makes no lists of segment ids."""
+    monkeypatch.setattr(explicit_mask, "MORPH", morph)
     tile = {"block_mask_tile": 64} if "block_mask_shape" in fields else {}
     call = make_call(**{**SIZES, "dtype": "float16", **tile, **fields})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(call, None)
     local = shard.grid.local(call, 3)
-    assert with_mask(shard, local).mask_axes == axes
-    problem = describe.kernel_problem(local, sharded=True)
-    assert (problem.mask == "per_score") == (axes is not None) == (not problem.listed)
+    axes = None if morph else axes
+    assert explicit_mask.with_mask(shard, local).mask_axes == axes
+    problem = describe.kernel_problem(local, sharded=not morph)
+    assert (problem.mask == "per_score") == (axes is not None)
+    assert problem.listed == bool(tile or morph)
     if axes is not None:
-        assert problem.call.mask_shape[:2] == tuple(
-            size // parts if axis else 1 for size, parts, axis in zip((8, 4), (4, 2), axes)
-        )
+        assert problem.call.mask_shape[:2] == (2, 1)
 
 
 def test_operators_take_masks_with_their_own_axes():
