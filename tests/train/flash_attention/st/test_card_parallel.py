@@ -143,9 +143,9 @@ SOME = "query", "mask", "output"
 OTHERS = (
     *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
     *("bias-last", "block-mask", "block-mask-data", "block-mask-ids", "segments", "BSH", "everything", "recompute"),
-    *("split-batch", "optimizer"),
+    *("split-batch", "prefix", "optimizer"),
 )
-OF_2_0 = "prefix", "prefix-whole", "casts"
+OF_2_0 = "prefix-whole", "casts"
 
 
 @pytest.mark.parametrize(

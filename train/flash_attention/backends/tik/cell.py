@@ -85,14 +85,15 @@ class OperatorAttention(nn.Cell):
         if problem.call.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         given = problem.listed and tiles is None
-        names = ("segment_ids", "kv_segment_ids", "block_mask") if problem.call.segments else ("block_mask",)
-        self.listed = tuple(call.place(name) for name in names if given and call.place(name) is not None)
+        tokens = ("prefix",) if problem.prefixed else ("segment_ids", "kv_segment_ids") * problem.call.segments
+        names = (*tokens, "block_mask") if given else ()
+        self.listed = tuple(call.place(name) for name in names if call.place(name) is not None)
         self.lists: nn.Cell | None = _ListData(problem) if given else None
         if given and alone is not None:
             self.lists = OwnPart(problem.call.block_mask_shape, shard.block_axes, shard)
         if shard is not None and MORPH:
-            of_ids = (("dp", None),) * 2 if problem.call.segments else ()
-            axes = (*of_ids, shard.block_axes)[: len(self.listed)]
+            of_tokens = [("dp",) if problem.prefixed else ("dp", None) for _ in tokens]
+            axes = (*of_tokens, shard.block_axes)[: len(self.listed)]
             self.core, self.lists = Expanded(self.core, shard, problem, self.lists, axes), None
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
@@ -209,21 +210,28 @@ class _Features(nn.Cell):
 class _ListData(nn.Cell):
     """Make the data of lists: tiles of a block mask, or states of tiles and float16 numbers of tokens.
 
-    See `segments.numbers`. Factors of a stage come later. Inputs are the block mask, or ids of queries and keys and, if
-    the call has one, the block mask.
+    See `segments`. Factors of a stage come later. Inputs are ids of queries and keys, or prefixes, or neither, and then
+    the block mask if the call has one.
     """
 
     def __init__(self, problem: KernelProblem):
         super().__init__()
-        self.make = (segments.numbers(graph_integers, problem),) if problem.call.segments else None
+        self.prefixed, self.make = problem.prefixed, None
+        if problem.call.segments:
+            make = segments.positions if problem.prefixed else segments.numbers
+            self.make = (make(graph_integers, problem),)
 
     def construct(self, *given):
         if self.make is None:
             return (ops.stop_gradient(ops.cast(given[0], mstype.int32)),)
+        tokens = 1 if self.prefixed else 2
         tiles = None
-        if len(given) > 2:
-            tiles = ops.cast(given[2], mstype.int32)
-        states, queries, keys = self.make[0](given[0], given[1], tiles)
+        if len(given) > tokens:
+            tiles = ops.cast(given[tokens], mstype.int32)
+        if self.prefixed:
+            states, queries, keys = self.make[0](given[0], tiles)
+        else:
+            states, queries, keys = self.make[0](given[0], given[1], tiles)
         numbers = ops.cast(queries, mstype.float16), ops.cast(keys, mstype.float16)
         return ops.stop_gradient(states), ops.stop_gradient(numbers[0]), ops.stop_gradient(numbers[1])
 

@@ -1,8 +1,8 @@
-"""Prefixes for the TIK operators: an explicit mask, made by MindSpore's own operations.
+"""Make an explicit mask for the TIK operators of what cannot become lists of tiles.
 
-They are data of the call, but tiles of keys are chosen when a kernel is built. So no tile is
-skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies by head).
-Segment ids and a block mask join it only where `describe.lists_tiles` says no.
+Segment ids and a block mask join it where `describe.lists_tiles` says no, prefixes where `describe.masks_prefix` says
+yes. No tile is skipped for them. The mask takes 2 bytes a score and batch item (and head, if the caller's mask varies
+by head).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flash_attention.backends.composed.positional import OutOfTiles
 from flash_attention.bridge.hiding import Differs
 from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
-from flash_attention.kernels.tik.describe import lists_tiles, makes_mask
+from flash_attention.kernels.tik.describe import lists_tiles, makes_mask, masks_prefix
 from flash_attention.sharding.shard import Shard
 
 _ALL = (None, None, None, None)
@@ -30,7 +30,7 @@ def with_mask(shard: Shard | None, call: Call) -> Shard | None:
         return shard
     given = [axes for axes in (shard.mask_axes, _block_axes(shard, call, splits)) if axes is not None]
     ids = call.segments and (splits or not lists_tiles(call, splits))
-    batch = "dp" if call.prefix or ids or any(axes[0] for axes in given) else None
+    batch = "dp" if masks_prefix(call, splits) or ids or any(axes[0] for axes in given) else None
     heads = "mp" if any(axes[1] for axes in given) else None
     return replace(shard, mask_axes=(batch, heads, None, None))
 
@@ -59,8 +59,8 @@ class ExplicitMask(nn.Cell):
 
     def __init__(self, call: Call, shard: Shard | None):
         super().__init__()
-        self.mask, self.prefix = map(call.place, ("mask", "prefix"))
         splits = splits_operations(shard)
+        self.mask, self.prefix = map(call.place, ("mask", "prefix" if masks_prefix(call, splits) else ""))
         listed = lists_tiles(call, splits)
         of_ids = ("segment_ids", "kv_segment_ids") if splits or not listed else ("", "")
         self.segment_ids, self.kv_segment_ids = map(call.place, of_ids)

@@ -40,7 +40,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         chosen["keep_blocks"] = _keep_blocks(call)
     elif call.kind == "paged":
         layout, storage = "BSND", Paged(call.paged.block_size, call.paged.blocks)
-    shape, dropped = mask_shape(call, sharded), call.dropped_share
+    shape, dropped, listed = mask_shape(call, sharded), call.dropped_share, lists_tiles(call, sharded)
     same = "batch heads kv_heads seq_q seq_k dtype sinks bias_shape bias_dtype return_lse"
     described = Call(
         **{name: getattr(call, name) for name in same.split()},
@@ -49,7 +49,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         layout=layout,
         rules=replace(
             rules,
-            # Which keys behind a query a prefix shows is data, so the mask hides the other keys.
+            # Which keys behind a query a prefix shows is data, so the mask or the lists hide the other keys.
             causal=rules.causal and (packed or not call.prefix),
             alibi=call.bias == "alibi",
             dropout_rate=dropped,
@@ -63,12 +63,13 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         training=dropped > 0,
         prefix=packed and call.prefix,
         storage=storage,
-        **(_tiles(call, sharded) if lists_tiles(call, sharded) else {}),
+        **(_tiles(call, sharded) if listed else {}),
     )
+    prefixed = listed and _lists_prefix(call, sharded)
     keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != "" and not described.segments
     if keeps_tiles:
         chosen["scattered"] = tile_lists.scattered(known(call.block_mask_key).tiles, call.block_mask_tile)
-    return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, **chosen)
+    return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, prefixed=prefixed, **chosen)
 
 
 def _keep_blocks(call: Call) -> int:
@@ -97,7 +98,7 @@ def mask_shape(call: Call, sharded: bool = False) -> tuple | None:
         return call.mask_shape
     tiles = None if lists_tiles(call, sharded) else call.block_mask_shape
     given = [shape for shape in (call.mask_shape, tiles) if shape is not None]
-    batch = call.batch if call.prefix or call.segments else max(shape[0] for shape in given)
+    batch = call.batch if masks_prefix(call, sharded) or call.segments else max(shape[0] for shape in given)
     return batch, max((1, *(shape[1] for shape in given))), call.seq_q, call.seq_k
 
 
@@ -107,10 +108,15 @@ def makes_mask(call: Call, sharded: bool = False) -> bool:
     """
     listed = lists_tiles(call, sharded)
     return (
-        (call.prefix and call.kind != "varlen")
+        masks_prefix(call, sharded)
         or (call.segments and (sharded or not listed))
         or (call.block_mask_shape is not None and not listed)
     )
+
+
+def masks_prefix(call: Call, sharded: bool = False) -> bool:
+    """Return True if prefixes become part of the kernels' explicit mask."""
+    return call.prefix and call.kind != "varlen" and not (_lists_prefix(call, sharded) and lists_tiles(call, sharded))
 
 
 @functools.lru_cache(maxsize=64)
@@ -125,8 +131,12 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     if not listed:
         return False
     try:
-        problem = kernel_problem(replace(call, block_mask_shape=None, block_mask_tile=0, segments=False))
-        problem = replace(problem, call=replace(problem.call, **listed))
+        plain = replace(call, block_mask_shape=None, block_mask_tile=0, segments=False)
+        prefixed = _lists_prefix(call, sharded)
+        if prefixed:
+            plain = replace(plain, prefix=False, rules=replace(call.rules, causal=False))
+        problem = kernel_problem(plain, sharded=True)  # a prefix beside ids in the mask
+        problem = replace(problem, call=replace(problem.call, **listed), prefixed=prefixed)
         if listed["segments"] and not segments.addressable(problem):
             return False
         forward.choose(problem)
@@ -138,8 +148,14 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
 
 def _tiles(call: Call, sharded: bool) -> dict:
     """Return fields of the kernels' call for lists of tiles, or none."""
-    shape, tile, listed = call.block_mask_shape, call.block_mask_tile, call.segments and not sharded
+    shape, tile = call.block_mask_shape, call.block_mask_tile
+    listed = (call.segments and not sharded) or _lists_prefix(call, sharded)
     if listed:
         tile = tile or segments.TILE
         shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)
     return {} if shape is None else {"block_mask_shape": shape, "block_mask_tile": tile, "segments": listed}
+
+
+def _lists_prefix(call: Call, sharded: bool) -> bool:
+    """Return True if prefixes become lists of tiles, if there is room. Beside segment ids the mask shows them."""
+    return call.prefix and call.kind == "dense" and not call.segments and not sharded

@@ -63,6 +63,8 @@ class KernelProblem:
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
         keeps_tiles: the block mask is known before the kernel runs. So its lists say which tiles stay on chip from
             one item to the next, see common.kept_tiles.
+        prefixed: prefixes widen causal visibility. call.causal is False and call.segments True then: the numbers of
+            tokens are their positions, see common.segments.
         scattered: few visible tiles of the block mask lie side by side, see common.tile_lists.scattered.
 
     Raises:
@@ -77,6 +79,7 @@ class KernelProblem:
     keep_blocks: int = 0
     keeps_tiles: bool = False
     scattered: bool = False
+    prefixed: bool = False
 
     def __post_init__(self) -> None:
         call = self.call

@@ -40,7 +40,6 @@ CASES = (
     Case(seq_q=200, seq_k=130, head_dim=144, alibi="bias_all", mask="compact"),
     Case(seq_q=200, seq_k=150, head_dim=144, alibi="given"),
     Case(seq_q=210, seq_k=150, head_dim=144, mask="causal", softcap=30.0, **ONE),
-    Case(batch=2, seq_q=230, seq_k=230, head_dim=192, mask="causal", prefix=True),
     Case(seq_q=230, seq_k=250, head_dim=160, value_dim=128, mask="causal", **ONE),
     Case(seq_q=230, seq_k=250, head_dim=128, value_dim=192, **ONE),
     Case(seq_q=16, seq_k=530, head_dim=192, **ONE),

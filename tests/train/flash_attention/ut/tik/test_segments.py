@@ -1,6 +1,8 @@
-"""Segment ids: states of tiles, exact products, and what they cost the kernels."""
+"""Segment ids and prefixes: states of tiles, exact products, and what they cost the kernels."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -90,6 +92,29 @@ def test_products_are_zero_for_equal_ids_and_large_for_others(stage, head_dim, d
         assert np.exp(np.float16(CEILING - 32)) == 0
 
 
+@pytest.mark.parametrize("offset", (-100, 0, 300))
+@pytest.mark.parametrize("head_dim", (64, 128))
+def test_positions_are_negative_for_hidden_keys_of_a_prefix_tile(head_dim, offset):
+    ends = np.array([0, 1, 127, 128, 129, 255, 256, 340, 399, 400, 401, 2**31 - 1, -1, -(2**31)], np.int32)
+    plain = make_kernel_problem(len(ends), 1, 400 - offset, 400, head_dim, causal_alignment="bottom_right")
+    problem = dataclasses.replace(listed(plain), prefixed=True)
+    assert problem.call.offset == offset
+    states, *numbers = segments.positions(host_integers, problem)(ends, None)
+    clipped = np.clip(ends, 0, 400)
+    np.testing.assert_array_equal(states[:, 0, 0, 0], 1 + clipped)
+    rows, columns = (
+        (one.astype(np.float16) * factor).transpose(0, 2, 1).reshape(len(ends), -1, 16).astype(np.float64)
+        for one, factor in zip(numbers, segments.factors(problem, "forward"))
+    )
+    sums = rows @ columns.swapaxes(1, 2)
+    assert np.abs(sums).max() * max(problem.post_scale, 1) < 65504 and sums[sums < 0].max() * problem.post_scale <= -32
+    row, key = np.arange(rows.shape[1])[:, None], np.arange(columns.shape[1])
+    for end, found in zip(clipped, sums):
+        visible = ((key <= row + offset) | (key < end)) & (row < 400 - offset) & (key < 400)
+        inside = key // 128 == end // 128
+        np.testing.assert_array_equal((found >= 0)[:, inside], visible[:, inside])
+
+
 def test_one_kernel_serves_all_ids(tik, execute):
     programs: dict = {}
 
@@ -108,7 +133,7 @@ _GROUPS = {"heads": 4, "kv_heads": 2}
 
 @pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (64, 128))
-@pytest.mark.parametrize("kind", ("documents", "shuffled", "padding"))
+@pytest.mark.parametrize("kind", ("documents", "shuffled", "padding", "prefix"))
 @pytest.mark.parametrize("softcap", (0.0, 3.0))
 @pytest.mark.parametrize(
     "fields",
@@ -121,8 +146,10 @@ _GROUPS = {"heads": 4, "kv_heads": 2}
         {"seq_q": 200, "seq_k": 200, "scale": 100.0},
     ),
 )
-def test_rules_beside_segment_ids(tik, execute, fields, softcap, kind, head_dim):
-    case = Case(segments=kind, softcap=softcap, head_dim=head_dim, **{"batch": 2, "heads": 1, "kv_heads": 1, **fields})
+def test_rules_beside_ids_and_prefixes(tik, execute, fields, softcap, kind, head_dim):
+    rules = {"prefix": True, "mask": "causal", "window": (-1, -1)} if kind == "prefix" else {"segments": kind}
+    sizes = {"batch": 2, "heads": 1, "kv_heads": 1, "head_dim": head_dim}
+    case = Case(softcap=softcap, **{**sizes, **fields, **rules})
     assert describe.lists_tiles(case.call)
     cases.check(case, run_case(tik, execute, case))
 
@@ -131,6 +158,11 @@ def test_where_lists_find_no_place_a_mask_hides():
     call = Case(segments="documents", batch=2, seq_q=140, seq_k=140, dtype="float16").call
     assert describe.kernel_problem(call).mask == "none"
     assert describe.kernel_problem(call, sharded=True).mask == "per_score"
+    prefixed = Case(prefix=True, mask="causal").call
+    assert describe.kernel_problem(prefixed).mask == "none"
+    assert describe.kernel_problem(prefixed, sharded=True).mask == "per_score"
+    both = describe.kernel_problem(Case(segments="documents", prefix=True, mask="causal").call)
+    assert both.mask == "per_score" and both.listed and not both.prefixed
     assert not segments.addressable(listed(make_kernel_problem(2**15, 1, 8192, 16, 64)))
 
 
@@ -153,3 +185,20 @@ def test_what_ids_cost(on_emulator, stage, softcap, whole, ids):
     one, halves, divided = cycles(tokens * 0), cycles(tokens // 1024), cycles(tokens % 2)
     explicit = tik_kernels.simulate(tik_kernels.build(masked, stage)).cycles
     assert one < whole * explicit and halves < 0.62 * one and one < divided < ids * explicit
+
+
+@pytest.mark.parametrize("stage", ("forward", "backward"))
+def test_what_prefixes_cost(on_emulator, stage):
+    """A prefix costs little more than the tiles that it shows, and far less than an explicit mask."""
+    plain = tik_kernels.problem_of(2048, 64)
+    problem = dataclasses.replace(listed(plain), prefixed=True)
+    kernel = tik_kernels.build(problem, stage)
+
+    def cycles(end):
+        states, *_ = segments.positions(host_integers, problem)(np.array([end], np.int32), None)
+        work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[stage][0])(states)
+        return tik_kernels.simulate(kernel, given={"work": work}).cycles
+
+    explicit = tik_kernels.simulate(tik_kernels.build(tik_kernels.problem_of(2048, 64, mask="per_score"), stage)).cycles
+    nothing, some, every = cycles(0), cycles(700), cycles(2048)
+    assert nothing < some < 1.12 * nothing and some < every < 0.9 * explicit

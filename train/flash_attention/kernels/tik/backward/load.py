@@ -223,7 +223,7 @@ class Loads:
                 self.number.set_as(self.number % PARTIAL)
             elif problem.call.segments:
                 load = functools.partial(self._ids_to_l0, unit, epoch)
-                segments.fetch_visible(core, self.number, load, core.on.linear_part[0], None)
+                segments.fetch_visible(core, self.number, load, core.on.visible_column[0], None)
             elif not lowers_on_cube(problem):
                 mask.fetch_visible(core, self.number)
         if self.distance is not None:

@@ -299,7 +299,7 @@ def _cut(most: int, length: int) -> int:
 
 def lowers_on_cube(problem: KernelProblem) -> bool:
     """Return if the Cube lowers hidden scores: its work comes last, and the tiles are in L1."""
-    return not problem.sequences and not problem.call.rules.softcap
+    return not problem.sequences and not problem.call.rules.softcap and not problem.prefixed
 
 
 def buffers(
@@ -393,6 +393,7 @@ def buffers(
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
         Buffer("visible", "UB", "float16", half + 4 * HALF_ROUND * shown if tiles and not lowering else 0),
         Buffer("nothing", "UB", "float16", 128, shown),
+        Buffer("visible_column", "UB", "float16", rows * 16, shown),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if call.bias == "per_score" else 0),

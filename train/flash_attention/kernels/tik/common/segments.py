@@ -7,6 +7,8 @@ every id.
 
 Tiles without a common id are never visited. Inside tiles of one id there is nothing to hide.
 
+With prefixes the numbers are positions instead, see `positions`.
+
 Functions that take `xp` are as in `varlen`.
 """
 
@@ -31,6 +33,7 @@ NO_ID = 2**31 - 1  # in the place of negative ids, for the smallest id of a tile
 DIGITS, BASE = 12, 8  # of an id: half of them for the whole UNITs in it, half for the rest
 UNIT = 65536
 SLACK = 64  # more than the rounding of an id to float32, through which a device may divide
+NEAR, FAR = 128, 512  # unit of the beginning of a prefix's tile, and the largest position from there on
 MOST = 512  # more than the squares of an id's digits add up to
 
 
@@ -46,6 +49,8 @@ def factors(problem: KernelProblem, stage: str) -> tuple[np.ndarray, np.ndarray]
     no probability, and no less than -64 * MOST. The backward kernel adds the sums to float32 scores, at most -2**22.
     With a soft cap it shows ids as the forward kernel does, because sums before the cap would hide nothing.
     """
+    if problem.prefixed:
+        return np.full((1, TERMS, 1), _unit(problem), np.float16), np.ones((1, TERMS, 1), np.float16)
     digits, squares = (2.0**11, 2.0**12), (-(2.0**7), 2.0**15)
     if stage == "forward" or problem.call.rules.softcap:
         unit = _unit(problem)
@@ -120,6 +125,44 @@ def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | 
         if block_mask is not None:
             states = states * xp.as_int(block_mask != 0)
         return states, of_side(queries, own, False), of_side(keys, other, True)
+
+    return make
+
+
+def positions(xp: Any, problem: KernelProblem) -> Callable[[Array, Array | None], tuple]:
+    """Return make(prefix, block_mask) -> (states, numbers of queries, numbers of keys) for problem.prefixed.
+
+    Prefixes are int32 (batch,). Other shapes are as in `numbers`. A state is 1 + the prefix, or 0 if the block mask
+    hides the tile. A prefix ends inside one tile of keys, so numbers count positions from the beginning of that tile.
+    A number of a query less a number of a key is negative if the query does not see the key in that tile.
+    """
+    call = problem.call
+    size_q, size_k = (stored_tokens(length, call.block_mask_tile) for length in (call.seq_q, call.seq_k))
+    query, key, length = np.arange(size_q)[None], np.arange(size_k)[None], call.seq_k
+    position, places = xp.array(query + call.offset), xp.array(key)
+    exists, stored = xp.array(query < call.seq_q), xp.array(key < call.seq_k)
+    # Neither does a row behind the last query see a key, nor a query a key behind the last one.
+    blind, unseen = xp.array(-3 * (query >= call.seq_q)), xp.array((FAR + 1) * (key >= call.seq_k))
+    ones = xp.array(np.ones((1, *(call.block_mask_shape or ())[1:])))
+
+    def of_side(first, second):  # type: ignore[no-untyped-def]
+        first, second = xp.reshape(first, (-1, 16)), xp.reshape(second, (-1, 16))
+        return xp.stack((first, second) + (second * 0,) * (TERMS - 2))
+
+    def make(prefix, block_mask):  # type: ignore[no-untyped-def]
+        end = xp.reshape(xp.minimum(xp.maximum(prefix, 0), length), (-1, 1))
+        start = end // NEAR * NEAR
+        of_query = xp.minimum(xp.maximum(position - start, -1), FAR)
+        of_query = of_query * exists + blind
+        of_key = xp.where(places < end, (places - start) * 0 - 2, xp.minimum(places - start, FAR))
+        of_key = of_key * stored + unseen
+        shown = ones if block_mask is None else xp.as_int(block_mask != 0)
+        one = of_query * 0 + 1
+        return (
+            (xp.reshape(end, (-1, 1, 1, 1)) + 1) * shown,
+            of_side(of_query, one),
+            of_side(of_key * 0 + 1, of_key * -1),
+        )
 
     return make
 
@@ -200,7 +243,10 @@ def _show_alike(core: Core[TilePlan], limit: float | None) -> None:
             [on.visible[0][index * elements + place * shift] for place in range(3)],
         )
         tik.mmad(squares, on.l0_segment_queries[0], keys, rows, 16, columns * 16, 0)
-        core.from_l0c(sources[1 if limit is None else 0], squares, elements // FRACTAL)
+        taken = sources[1 if limit is None else 0]
+        core.from_l0c(taken, squares, elements // FRACTAL)
+        if core.problem.prefixed:  # what is visible has any number from 0 on
+            core.with_row("vec_min", taken, taken, on.nothing[0], elements)
         if limit is not None:  # what is hidden is low enough, see `factors`
             core.with_scalar("vec_adds", target, sources[0], limit, elements)
         else:

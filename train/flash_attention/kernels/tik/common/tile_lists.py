@@ -9,10 +9,12 @@ Functions that take `xp` are as in `varlen`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+from flash_attention.call.visibility import Band
 from flash_attention.kernels.tik.common.work_split import Registry, in_turns, name_head
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.row_layout import RowLayout
@@ -69,15 +71,23 @@ def codes(problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: 
     """Return int32 (patterns, row blocks, key tiles): the code of each tile.
 
     Pattern i shows the parts of a tile by the bits of i. Pattern 0 shows none, so that its codes are 0. The visibility
-    tiles go to `tiles`.
+    tiles go to `tiles`. With prefixes all patterns follow once more, under causality.
 
     Args:
         hides_rows: whether rows behind the last query see nothing, or it does not matter.
     """
-    call = problem.call
-    band, rows, keys, size = call.band, plan.rows, plan.keys, call.block_mask_tile
+    call, known = problem.call, {}  # type: ignore[var-annotated]
+    bands = [call.band] + ([replace(call, rules=replace(call.rules, causal=True)).band] if problem.prefixed else [])
+    return np.concatenate([_codes(problem, plan, tiles, hides_rows, band, known) for band in bands])
+
+
+def _codes(
+    problem: KernelProblem, plan: BlockPlan, tiles: Registry, hides_rows: bool, band: Band, known: dict[bytes, int]
+) -> np.ndarray:
+    """Return the codes under a band. `known` holds codes of visibility tiles."""
+    call, rows, keys, size = problem.call, plan.rows, plan.keys, problem.call.block_mask_tile
     counts = -(-call.seq_q // rows), -(-call.seq_k // keys)
-    result, known = np.zeros((1 << parts(problem, plan), *counts), np.int32), {}
+    result = np.zeros((1 << parts(problem, plan), *counts), np.int32)
     for index in range(counts[0]):
         start, end = index * rows, min((index + 1) * rows, call.seq_q)
         (low, high), common = band.union(start, end - 1), band.common(start, end - 1)
@@ -123,8 +133,12 @@ def coded(
     # A part behind the last tile shows what the part before shows: no key of it exists.
     where = [xp.array(row * width + np.minimum(tile + part, width - 1)) for part in range(2)]
     of = (numbers[:, np.maximum(rows, 0), columns] * exists).astype(np.int32)
+    of, under_causality = (of[: len(of) // 2], of[len(of) // 2 :]) if problem.prefixed else (of, of[:0])
     values = [xp.array(of[pattern][None]) for pattern in range(1, len(of))]
     partly = [xp.array((PARTIAL * (of[pattern] > 0))[None]) for pattern in range(1, len(of))]
+    causal = [xp.array(one[None]) for one in under_causality[1:]]
+    begin = columns * plan.keys
+    begins, ends = (xp.array(one[None]) for one in (begin, np.minimum(begin + plan.keys, problem.call.seq_k)))
 
     def whole(block_mask: Array) -> Array:
         shown = xp.as_int(xp.reshape(block_mask, (-1, height * width)) != 0)
@@ -150,6 +164,24 @@ def coded(
         partial = xp.as_int(xp.maximum(state, next_state) > 1) * xp.as_int(number > 0)
         return xp.reshape(number + partial * PARTIAL, (-1, line))
 
+    def prefixes(block_mask: Array) -> Array:
+        """Return codes from states of `segments.positions`, which hold the prefix."""
+        states = xp.reshape(block_mask, (-1, height * width))
+        state = xp.take(states, where[0], 1)
+        shown, end = [xp.as_int(state > 0)], state - 1
+        if len(values) > 1:
+            following = xp.take(states, where[1], 1)
+            first, second = shown[0], xp.as_int(following > 0)
+            shown, end = [first * (1 - second), (1 - first) * second, first * second], xp.maximum(end, following - 1)
+        all_keys, band = end * 0, end * 0
+        for of_pattern, seen, early in zip(shown, values, causal):
+            all_keys, band = all_keys + of_pattern * seen, band + of_pattern * early
+        inside = all_keys + xp.as_int(all_keys > 0) * PARTIAL
+        cut = xp.logical_and(end > begins, xp.logical_and(end < ends, band != 1))
+        return xp.reshape(xp.where(end >= ends, all_keys, xp.where(cut, inside, band)), (-1, line))
+
+    if problem.prefixed:
+        return prefixes
     if problem.call.segments:
         return halves_of_segments if len(values) > 1 else segments
     return halves if len(values) > 1 else whole

@@ -10,7 +10,7 @@ from flash_attention.kernels.tik import KernelProblem, instruction_forms
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.programs import build_backward, build_forward
 
-_FEATURES = ("mask", "bias", "keep_bits", "sinks", "block_mask", "segment_ids", "kv_segment_ids")
+_FEATURES = ("mask", "bias", "keep_bits", "sinks", "block_mask", "segment_ids", "kv_segment_ids", "prefix")
 
 
 def random_data(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> dict:

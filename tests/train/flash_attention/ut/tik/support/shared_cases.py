@@ -12,7 +12,7 @@ from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import forward, random_arrays
 
-_LISTED = ("block_mask", "segment_ids", "kv_segment_ids")  # they become lists of tiles
+_LISTED = ("block_mask", "segment_ids", "kv_segment_ids", "prefix")  # they become lists of tiles
 
 
 def within_limits(case: cases.Case) -> bool:

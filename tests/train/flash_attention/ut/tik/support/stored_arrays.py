@@ -23,11 +23,12 @@ def explicit_mask(call: Call, mask=None, **others) -> np.ndarray | None:
     """
     if not describe.makes_mask(call):
         return mask
+    shape = describe.mask_shape(call)
     if describe.lists_tiles(call):
         for name in ("block_mask", "segment_ids", "kv_segment_ids"):
-            others.pop(name)
+            others.pop(name, None)
         call = replace(call, block_mask_shape=None, block_mask_tile=0, segments=False)
-    return np.broadcast_to(reference.hidden(call, mask, **others), describe.mask_shape(call))
+    return np.broadcast_to(reference.hidden(call, mask, **others), shape)
 
 
 def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
@@ -85,6 +86,7 @@ def forward_inputs(
     block_mask=None,
     segment_ids=None,
     kv_segment_ids=None,
+    prefix=None,
     stage="forward",
 ) -> dict:
     """Return the arrays for `Kernel.feed` of the forward kernel.
@@ -96,7 +98,7 @@ def forward_inputs(
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
         sinks: (H,).
         block_mask: of problem.call.block_mask_shape, not 0 = visible.
-        segment_ids, kv_segment_ids: (B, Sq) and (B, Sk), int32.
+        segment_ids, kv_segment_ids, prefix: (B, Sq), (B, Sk) and (B,), int32.
         stage: the stage whose work table lists its tiles.
     """
     call = problem.call
@@ -115,8 +117,10 @@ def forward_inputs(
     if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
     if call.segments:
-        make = segments.numbers(host_integers, problem)
-        block_mask, *numbers = make(segment_ids, kv_segment_ids, block_mask)
+        if problem.prefixed:
+            block_mask, *numbers = segments.positions(host_integers, problem)(prefix, block_mask)
+        else:
+            block_mask, *numbers = segments.numbers(host_integers, problem)(segment_ids, kv_segment_ids, block_mask)
         for name, factors, of_side in zip(segments.shapes(problem), segments.factors(problem, stage), numbers):
             arrays[name] = of_side.astype(np.float16) * factors
     if problem.listed:
