@@ -20,19 +20,24 @@ from flash_attention.sharding.shard import Shard
 
 NO_LIMIT = 2**31 - 1
 
-_OPERATORS: dict[str, tuple[Callable, Callable]] = {
-    **{"add": (ops.Add, operator.add), "sub": (ops.Sub, operator.sub), "mul": (ops.Mul, operator.mul)},
-    **{
-        "floordiv": (ops.FloorDiv, operator.floordiv),
-        "eq": (ops.Equal, operator.eq),
-        "ne": (ops.NotEqual, operator.ne),
-    },
-    **{"lt": (ops.Less, operator.lt), "le": (ops.LessEqual, operator.le)},
-    **{"gt": (ops.Greater, operator.gt), "ge": (ops.GreaterEqual, operator.ge)},
+_OPERATORS = {
+    "add": ops.Add,
+    "sub": ops.Sub,
+    "mul": ops.Mul,
+    "floordiv": ops.FloorDiv,
+    "eq": ops.Equal,
+    "ne": ops.NotEqual,
+    "lt": ops.Less,
+    "le": ops.LessEqual,
+    "gt": ops.Greater,
+    "ge": ops.GreaterEqual,
 }
-_FUNCTIONS: dict[str, Callable] = {
-    **{"minimum": ops.Minimum, "maximum": ops.Maximum, "where": ops.Select},
-    **{"logical_and": ops.LogicalAnd, "logical_or": ops.LogicalOr},
+_FUNCTIONS = {
+    "minimum": ops.Minimum,
+    "maximum": ops.Maximum,
+    "where": ops.Select,
+    "logical_and": ops.LogicalAnd,
+    "logical_or": ops.LogicalOr,
 }
 
 
@@ -97,10 +102,10 @@ def _operator(primitive: Callable, function: Callable, swapped: bool) -> Callabl
     return run
 
 
-for _name, (_primitive, _function) in _OPERATORS.items():
-    setattr(_Number, f"__{_name}__", _operator(_primitive, _function, False))
+for _name, _primitive in _OPERATORS.items():
+    setattr(_Number, f"__{_name}__", _operator(_primitive, getattr(operator, _name), False))
     if _name in ("add", "sub", "mul"):
-        setattr(_Number, f"__r{_name}__", _operator(_primitive, _function, True))
+        setattr(_Number, f"__r{_name}__", _operator(_primitive, getattr(operator, _name), True))
 
 
 class _Record:
