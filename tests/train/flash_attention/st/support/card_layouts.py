@@ -17,13 +17,13 @@ from mindspore.communication import get_rank, init
 
 from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
-BATCH, HEADS, SEQ, WIDTH = 4, 4, 32, 16
+BATCH, HEADS, SEQ, WIDTH = 4, 4, 136, 16
 SHAPE = BATCH, HEADS, SEQ, WIDTH
 SHAPES = {"query": SHAPE, "key": SHAPE, "value": SHAPE, "bias": (BATCH, HEADS, 1, SEQ), "sinks": (HEADS,)}
 DP, MP = map(int, sys.argv[1:3])
 CARDS = DP * MP
-# By batch item and head: whether it sees anything.
-TILES = (np.arange(BATCH * HEADS).reshape(BATCH, HEADS, 1, 1) % 3 > 0).astype(np.uint8)
+# Tiles of 64 of each batch item and head.
+TILES = (np.random.default_rng(3).random((BATCH, HEADS, 3, 3)) < 0.5).astype(np.uint8)
 
 
 def split(layout, name, shape):
@@ -264,9 +264,9 @@ def check(name):
     data["sinks"] = data["sinks"].astype(np.float32)
     weights = random.standard_normal(SHAPE).astype(np.float16)
     mask = (random.random((BATCH, 1, SEQ, SEQ)) < 0.3).astype(np.float16)
-    segments = np.sort(random.integers(0, 3, (BATCH, SEQ))).astype(np.int32)
+    segments = np.sort(random.integers(0, 6, (BATCH, SEQ))).astype(np.int32)
     if case.prefix:
-        segments = np.array([6, 0, 30, 16], np.int32)
+        segments = np.array([6, 0, 70, 136], np.int32)
     mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
     given_mask = mask.reshape(mask_shape(case)) if case.mask else TILES if case.given_tiles else mask
     given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
