@@ -50,6 +50,7 @@ def test_the_column_is_what_the_program_computes(command, name: str) -> None:
     column = command.columns(TEXT)[name]
     if column["version"] != f"MindSpore {ms.__version__}":
         pytest.skip(f"the cells are of {column['version']}")
+    ms.set_context(mode=ms.PYNATIVE_MODE)  # a test of a command before may have left another mode
     answers = importlib.import_module("questions").answers(importlib.import_module("of_mindspore").columns()[name])
     assert {title: answers[title] for title in column["cells"]} == column["cells"]
     assert {cell for title, cell in answers.items() if title not in column["cells"]} <= set(command.UNKNOWN)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from flash_attention import __version__, commands
 from flash_attention.commands.info import mindspore_fault
@@ -82,22 +83,31 @@ def _stopped_by_signals() -> Iterator[None]:
     of its calls back into Python, as Python itself does in `__del__`.
     """
 
+    before: dict[signal.Signals, Any] = {}
+
+    def hear(number: signal.Signals) -> None:
+        before.setdefault(number, signal.getsignal(number))
+        signal.signal(number, stop)
+
     def stop(*_: object) -> None:
         if not isinstance(sys.exc_info()[1], KeyboardInterrupt):  # else the command is ending
+            hear(signal.SIGALRM)  # not before: the caller may have a timer
             signal.setitimer(signal.ITIMER_REAL, 1)
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [signal.SIGTERM, signal.SIGALRM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is the caller's to handle
-        heard.append(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in heard}
+    hear(signal.SIGTERM)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # else the caller does not want it, or has its own
+        hear(signal.SIGINT)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if signal.SIGALRM in before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -281,6 +281,17 @@ def test_ctrl_c_that_is_dropped_comes_again(number: str, run_python) -> None:
     assert run_python("-c", program).splitlines()[-1] == "130"
 
 
+def test_a_command_leaves_the_timer_of_its_caller(capsys: pytest.CaptureFixture) -> None:
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    rest = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        assert cli.main(["bench", "--threads", "0"]) == 2
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 900 and signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *rest)
+
+
 def test_a_reader_that_ends_is_no_error() -> None:
     program = f"{sys.executable} -m flash_attention.cli info | head -1; echo $" + "{PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
