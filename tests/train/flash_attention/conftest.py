@@ -115,3 +115,21 @@ def composed(monkeypatch):
     yield
     for cell in cells:
         cell.cache_clear()
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Give backend emulator a chip with other cores: a function of their number."""
+    from flash_attention import prepare
+    from flash_attention.backends.emulator import EmulatorBackend
+
+    chip, kept = EmulatorBackend.chip, (prepare._dense, prepare._varlen, prepare._paged)
+
+    def set_cores(count: int) -> None:
+        monkeypatch.setattr(EmulatorBackend, "chip", lambda self: chip(self)._replace(cores=count))
+        for cache in kept:
+            cache.cache_clear()
+
+    yield set_cores
+    for cache in kept:
+        cache.cache_clear()

@@ -77,31 +77,35 @@ class Attention32(nn.Cell):
         return loss, output, logsumexp
 
 
-def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
+def run_case(case: Case, backend: str, layout: str = "BNSD", gradients: bool = True, **dropout) -> Attention:
     """Return the output, logsumexp and gradients of `case` on `backend`, as BNSD.
 
     Args:
         layout: of the tensors of the call.
+        gradients: without them only the forward pass runs.
         dropout: `seed` (pair of integers) or `keep_bits` (NumPy array) instead of the shared seed.
     """
     inputs = case.inputs()
     cell = Attention32(case, backend, layout, **dropout)
     tensors = [tensor(laid_out(value, layout), case.dtype) for value in (inputs.query, inputs.key, inputs.value)]
     tensors += [tensor(inputs.bias, case.dtype), tensor(inputs.sinks), tensor(inputs.alibi_slopes)]
+    if not gradients:
+        _, output, logsumexp = cell(*tensors)
+        return Attention(heads_first(array(output), layout, case.call.value_dim, case.batch), array(logsumexp))
     positions = tuple(index for index, one in enumerate(tensors) if one is not None)
     run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
     if ms.get_context("mode") == ms.GRAPH_MODE:
         run = ms.jit(run)
-    (_, output, logsumexp), gradients = run(*tensors)
-    gradients = list(gradients)
+    (_, output, logsumexp), found = run(*tensors)
+    found = list(found)
     widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
-    results = zip((output, *gradients[:3]), widths)
-    output, *gradients[:3] = (heads_first(array(one), layout, width, case.batch) for one, width in results)
-    assert inputs.alibi_slopes is None or not gradients.pop().asnumpy().any()  # slopes have no gradient
-    d_sinks = None if inputs.sinks is None else array(gradients.pop())
+    results = zip((output, *found[:3]), widths)
+    output, *found[:3] = (heads_first(array(one), layout, width, case.batch) for one, width in results)
+    assert inputs.alibi_slopes is None or not found.pop().asnumpy().any()  # slopes have no gradient
+    d_sinks = None if inputs.sinks is None else array(found.pop())
     if inputs.bias is not None:
-        gradients[3] = array(gradients[3]).reshape(case.call.bias_shape)
-    return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)
+        found[3] = array(found[3]).reshape(case.call.bias_shape)
+    return Attention(output, array(logsumexp), *found, d_sinks=d_sinks)
 
 
 class VarlenAttention(nn.Cell):

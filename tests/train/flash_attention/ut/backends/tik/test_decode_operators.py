@@ -1,4 +1,4 @@
-"""The decoding kernels behind flash_attention and paged_attention, on the emulator."""
+"""The decoding kernels on the emulator: splits over cores, row blocks, windows, pages, hostile numbers."""
 
 import mindspore as ms
 import numpy as np
@@ -9,13 +9,21 @@ from flash_attention import (
     flash_attention,
     paged_attention,
     paged_caches,
-    prepare,
     reshape_and_cache,
 )
 from flash_attention.backends.tik import decode
+from flash_attention.kernels.tik import describe
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.arrays import pages, random
+from tests.train.flash_attention.support.calls import make_kernel_problem
+from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.layer_inputs import half
+from tests.train.flash_attention.support.paged import expected
+from tests.train.flash_attention.support.run import run_case
+from tests.train.flash_attention.ut.tik.support.passes import random_arrays
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely
 
 pytest.importorskip("tikemu")
 HEADS, KV_HEADS, DIM, BLOCK = 4, 2, 32, 16
@@ -44,16 +52,103 @@ def test_few_queries_are_decoded_and_have_gradients():
         np.testing.assert_allclose(ours.asnumpy(), plain.asnumpy(), atol=3e-3)
 
 
+END = {"mask": "causal", "alignment": "bottom_right"}
+#: Cores, and calls of which they take parts.
+SPLITS = {
+    "one short tile": (1, Case(heads=1, kv_heads=1, seq_q=1, seq_k=40, head_dim=16)),
+    "several pairs a core": (1, Case(batch=2, heads=4, seq_q=1, seq_k=300, head_dim=64)),
+    "several cores a pair": (3, Case(kv_heads=1, seq_q=1, seq_k=300, head_dim=64)),
+    "pairs across cores": (3, Case(batch=2, heads=4, seq_q=1, seq_k=300, head_dim=64)),
+    "more cores than tiles": (7, Case(heads=3, kv_heads=3, seq_q=1, seq_k=20, head_dim=48)),
+    "more cores than tiles of a pair": (9, Case(heads=1, kv_heads=1, seq_q=1, seq_k=70)),
+    "window": (5, Case(batch=2, heads=8, seq_q=3, seq_k=300, head_dim=64, window=(50, -1), **END)),
+    "both windows": (2, Case(seq_q=2, seq_k=1100, head_dim=128, window=(20, 10))),
+    "window without keys": (2, Case(seq_q=4, seq_k=16, window=(0, -1), **END)),
+    "128 rows": (4, Case(heads=16, seq_q=16, seq_k=200, head_dim=128, **END)),
+    "row blocks of two sizes": (4, Case(heads=19, kv_heads=1, seq_q=16, seq_k=70, head_dim=256, mask="causal")),
+    "more queries than keys": (4, Case(heads=3, kv_heads=3, seq_q=5, seq_k=3, head_dim=48, **END)),
+    "soft cap and sinks": (3, Case(heads=8, seq_q=2, seq_k=200, head_dim=64, softcap=3.0, sinks=True, **END)),
+    "sinks without keys": (2, Case(heads=4, kv_heads=4, seq_q=3, seq_k=2, sinks=True, **END)),
+    "alibi": (3, Case(heads=8, seq_q=3, seq_k=700, head_dim=64, alibi="computed", **END)),
+    "alibi on both sides": (4, Case(heads=19, kv_heads=1, seq_q=16, seq_k=70, head_dim=256, alibi="computed")),
+    "wide values": (3, Case(heads=4, seq_q=1, seq_k=300, head_dim=48, value_dim=144)),
+    "narrow values": (3, Case(heads=4, seq_q=2, seq_k=300, head_dim=192, value_dim=128, **END)),
+    "odd segment": (2, Case(heads=4, seq_q=1, seq_k=333, head_dim=192, scale=-0.3)),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_every_split_over_cores(name, cores):
+    count, case = SPLITS[name]
+    assert decode.scheduler.refuse(describe.kernel_problem(case.call)) is None
+    cores(count)
+    cases.check(case, run_case(case, "emulator", gradients=False))
+
+
+#: Cores, rules, lengths, size of a block, heads, key/value heads, width, queries.
+PAGED = {
+    "blocks of 16": (5, {}, (70, 3, 0, 600), 16, 4, 2, 32, 1),
+    "odd blocks": (3, {}, (70, 3, 0, 600), 24, 4, 2, 32, 3),
+    "empty ones at both ends": (8, {"window_size": (40, -1)}, (0, 7, 0, 0, 130, 0), 128, 6, 3, 64, 2),
+    "nothing at all": (3, {}, (0, 0, 0), 24, 4, 2, 32, 3),
+    "tables longer than what is on chip at a time": (2, {}, (70, 300), 17, 2, 1, 16, 1),
+}
+
+
+@pytest.mark.parametrize("name", PAGED)
+def test_pages_of_any_lengths(name, cores, monkeypatch):
+    """Sequences stay as they are if one of them is infinite."""
+    if "tables" in name:
+        monkeypatch.setattr("flash_attention.kernels.tik.decode.tiling.WINDOW", 24)
+        monkeypatch.setattr("flash_attention.kernels.tik.decode.load.WINDOW", 24)
+    count, rules, lengths, block_size, heads, kv_heads, dim, seq_q = PAGED[name]
+    decode.scheduler.choose.cache_clear()
+    cores(count)
+    keys, values, *caches, table = pages(lengths, block_size, kv_heads, dim, dim, np.float16)
+    query, ends = random(len(lengths), seq_q, heads, dim, seed=5, dtype=np.float16), Tensor(np.array(lengths, np.int32))
+
+    def attend():
+        given = *map(Tensor, (query, *caches, table)), ends
+        return paged_attention(*given, backend="emulator", **rules).asnumpy()
+
+    found = attend()
+    np.testing.assert_allclose(found, expected(query, keys, values, **rules), atol=2e-3)
+    for cache in caches:
+        cache[table[0, : -(-lengths[0] // block_size)]] = np.inf
+    np.testing.assert_array_equal(attend()[1:], found[1:])
+    decode.scheduler.choose.cache_clear()
+
+
+@pytest.mark.parametrize("size", (8.0, 60.0, 700.0))
+def test_large_logits_neither_saturate_nor_spoil(size, cores):
+    """Scores reach 60000 and more, and are not rounded."""
+    cores(3)
+    rules = {"causal": True, "causal_alignment": "bottom_right"}
+    problem = make_kernel_problem(1, 4, 2, 300, 64, kv_heads=2, **rules)
+    query, key, value = random_arrays(problem)
+    arrays = query * np.float16(size), key * np.float16(min(size, 60)), value
+    found = flash_attention(*map(Tensor, arrays), return_lse=True, backend="emulator", **rules)
+    check_closely(problem, arrays, *(one.asnumpy() for one in found), 3.0, 2e-6)
+
+
+@pytest.mark.parametrize("rows", (1, 4, 8, 16, 64))
+@pytest.mark.parametrize("dim", (16, 80, 128, 256))
+def test_plans_fit_the_core(rows, dim):
+    for seq_q in (1, 16):
+        problem = make_kernel_problem(2, rows, seq_q, 5000, dim, kv_heads=1, pages=(80, 128))
+        plan = decode.scheduler.choose(problem).plan
+        assert plan.group_heads * seq_q <= plan.rows <= 128
+        assert plan.segment * dim <= decode.tiling.OPERAND and plan.rows * dim <= decode.tiling.OPERAND
+
+
 @pytest.fixture
-def eight_rows(monkeypatch):
+def eight_rows(monkeypatch, cores):
     """Plan row blocks of 8 rows, in plans and cells that no other test meets."""
-    caches = decode.scheduler.choose, prepare._dense, prepare._paged
     monkeypatch.setattr(decode.tiling, "rows_at_once", lambda problem: 8)
-    for cache in caches:
-        cache.cache_clear()
+    decode.scheduler.choose.cache_clear()
+    cores(32)
     yield
-    for cache in caches:
-        cache.cache_clear()
+    decode.scheduler.choose.cache_clear()
 
 
 @pytest.mark.parametrize("rules", ({"window_size": (9, 0)}, {"causal": False}))
