@@ -121,15 +121,17 @@ def composed(monkeypatch):
 def cores(monkeypatch):
     """Give backend emulator a chip with other cores: a function of their number."""
     from flash_attention import prepare
-    from flash_attention.backends.emulator import EmulatorBackend
+    from flash_attention.backends import emulator
 
-    chip, kept = EmulatorBackend.chip, (prepare._dense, prepare._varlen, prepare._paged)
+    chip = emulator.EmulatorBackend.chip
 
-    def set_cores(count: int) -> None:
-        monkeypatch.setattr(EmulatorBackend, "chip", lambda self: chip(self)._replace(cores=count))
-        for cache in kept:
+    def forget() -> None:
+        for cache in (prepare._dense, prepare._varlen, prepare._paged, emulator._recorded):
             cache.cache_clear()
 
+    def set_cores(count: int) -> None:
+        monkeypatch.setattr(emulator.EmulatorBackend, "chip", lambda self: chip(self)._replace(cores=count))
+        forget()
+
     yield set_cores
-    for cache in kept:
-        cache.cache_clear()
+    forget()

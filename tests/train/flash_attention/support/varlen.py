@@ -185,7 +185,7 @@ def _cases() -> list[VarlenCase]:
         ),
         VarlenCase(heads=1, kv_heads=1, mask="causal", head_dim=128),
         VarlenCase(**plain, **bottom, head_dim=256),
-        VarlenCase(**plain, head_dim=16, alibi="computed", dropout=0.125, sinks=True),
+        VarlenCase(**plain, head_dim=16, alibi="computed", dropout=0.125, sinks=True, draw=2),
     ]
 
 

@@ -1,24 +1,26 @@
 """flash_attention_varlen: every sequence as a call of its own, forward and backward, on every backend."""
 
+import copy
 import re
 from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
 import pytest
+import tikemu
 from flash_attention import flash_attention, flash_attention_varlen
-from flash_attention.backends import registry
-from flash_attention.backends.emulator import EmulatorBackend
+from flash_attention.backends import emulator, registry
 from flash_attention.backends.tik import graph_integers as of_graphs
 from flash_attention.call import ALL_BLOCKS, Varlen
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import describe, host_integers, operators
+from flash_attention.kernels.tik.backward import preprocess, row_block
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support import varlen
 from tests.train.flash_attention.support.arrays import draw, ends
 from tests.train.flash_attention.support.calls import make_call
-from tests.train.flash_attention.support.cases import SEED
+from tests.train.flash_attention.support.cases import SEED, assert_same
 from tests.train.flash_attention.support.cells import Call, Sloped
 from tests.train.flash_attention.support.modes import GRAPHS_ARE_SLOW, in_mode
 from tests.train.flash_attention.support.run import VarlenRun, array, bias_tensor, tensor
@@ -228,6 +230,79 @@ def test_with_constant_lengths_each_sequence_that_runs_alone_has_the_bits_of_a_c
     check(case, "emulator", data=False, exact=not taken_as_data(case))
 
 
+@pytest.fixture
+def kernels(monkeypatch):
+    """Return the kernels by stage, of the last run of each."""
+    found, recorded = {}, emulator._recorded
+
+    def watched(stage, *given):
+        found[stage] = recorded(stage, *given)
+        return found[stage]
+
+    watched.cache_clear = recorded.cache_clear
+    monkeypatch.setattr(emulator, "_recorded", watched)
+    return found
+
+
+def on_one_core() -> list:
+    """Return the cases whose lengths are data. Every day it is one with tiles behind each other."""
+    cases = varlen.params(taken_as_data, dtype="float16")
+    return [pytest.param(*case.values, id=case.id, marks=[pytest.mark.slow] * (case is not cases[0])) for case in cases]
+
+
+@pytest.mark.parametrize("case", on_one_core())
+def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(case, cores, kernels):
+    cores(1)
+    check(case, "emulator", data=True, exact=False)
+    writes_d_query = kernels["grad"].outputs[-1].name == "d_query"
+    assert writes_d_query == ("grad_finish" not in kernels)
+    # With a window to the left, no order of the key tiles has a known last tile.
+    # For a soft cap memory may be too small.
+    assert writes_d_query == (case.window[0] < 0) or case.softcap
+
+
+def causal(*lengths: int, **fields) -> VarlenCase:
+    """Return a case of causal sequences in float16."""
+    return VarlenCase(queries=lengths, keys=lengths, mask="causal", kv_heads=1, dtype="float16", **fields)
+
+
+def test_places_of_blocks_come_one_at_a_time_where_they_are_many(cores, kernels, monkeypatch):
+    case, found = causal(5, 0, 130, 33, 1, 7, 270, heads=3), []
+    run = VarlenRun(case, "emulator", data=True)
+    for most, copies in ((row_block.MOST_BLOCKS, 1), (1, preprocess.COPIES)):
+        monkeypatch.setattr(row_block, "MOST_BLOCKS", most)
+        cores(2)
+        found.append(run(case))
+        assert [part.copies for part in kernels["grad_rows"].buffers if part.name == "block"] == [copies]
+    varlen.check(case, found[0])
+    assert_same(*found)
+
+
+@pytest.mark.slow
+def test_scores_of_long_sequences_leave_the_cube_as_float16(kernels):
+    check(causal(600, 40, 520, heads=1, head_dim=64), "emulator", data=True, exact=False)
+    assert kernels["forward"].plan.half_scores
+
+
+@pytest.mark.parametrize("spoiled", (2, pytest.param(3, marks=pytest.mark.slow)))
+def test_a_sequence_of_nan_spoils_no_other(spoiled, cores, monkeypatch):
+    options = tikemu.Options  # strict mode takes no NaN
+    monkeypatch.setattr(tikemu, "Options", lambda strict, progress: options(progress=progress))
+    cores(1)
+    case, found = replace(causal(5, 20, 60, 33, heads=1), keys=(5, 30, 70, 40)), []
+    (_, rows, columns), data = list(case.sequences())[spoiled], case.inputs()
+    run, others = VarlenRun(case, "emulator", data=True), copy.deepcopy(data)
+    for name, part in (("query", rows), ("key", columns), ("value", columns), ("d_output", rows)):
+        getattr(others, name)[:, :, part] = np.nan
+    for given in (data, others):
+        monkeypatch.setattr(VarlenCase, "inputs", lambda case, given=given: given)
+        found.append(run(case))
+    for name, right in found[0].named().items():
+        part, result = columns if name in varlen.OF_KEYS else rows, getattr(found[1], name)
+        np.testing.assert_array_equal(*(np.delete(one, part, axis=2) for one in (result, right)), err_msg=name)
+        assert not np.array_equal(result, right)
+
+
 def packed_call(**given):
     """Return a call of four sequences in all tokens."""
     tokens = given.pop("tokens", 300)
@@ -274,7 +349,7 @@ def test_lengths_that_are_not_allowed_fail():
 
 def test_lengths_that_are_not_allowed_are_nan_on_a_device(monkeypatch):
     """A device has no Python function that checks the lengths."""
-    monkeypatch.setattr(EmulatorBackend, "check_lengths", lambda self, call: None)
+    monkeypatch.setattr(emulator.EmulatorBackend, "check_lengths", lambda self, call: None)
     net = Call(flash_attention_varlen, return_lse=True, backend="emulator", scale=0.21)  # a scale of no other test
     tensors = tensors_of(7, 7, ms.float16)
     with in_mode("graph"):

@@ -64,7 +64,7 @@ SPLITS = {
     "window": (5, Case(batch=2, heads=8, seq_q=3, seq_k=300, head_dim=64, window=(50, -1), **END)),
     "both windows": (2, Case(seq_q=2, seq_k=1100, head_dim=128, window=(20, 10))),
     "window without keys": (2, Case(seq_q=4, seq_k=16, window=(0, -1), **END)),
-    "128 rows": (4, Case(heads=16, seq_q=16, seq_k=200, head_dim=128, **END)),
+    "128 rows": (4, Case(heads=16, seq_q=16, seq_k=200, head_dim=128, sinks=True, **END)),
     "row blocks of two sizes": (4, Case(heads=19, kv_heads=1, seq_q=16, seq_k=70, head_dim=256, mask="causal")),
     "more queries than keys": (4, Case(heads=3, kv_heads=3, seq_q=5, seq_k=3, head_dim=48, **END)),
     "soft cap and sinks": (3, Case(heads=8, seq_q=2, seq_k=200, head_dim=64, softcap=3.0, sinks=True, **END)),

@@ -9,8 +9,6 @@ from flash_attention import reference
 from flash_attention.call import Call
 from flash_attention.kernels.tik import describe, host_integers, layout, operators
 from flash_attention.kernels.tik.common import segments
-from flash_attention.kernels.tik.decode import schedule
-from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -193,30 +191,3 @@ def _rows(problem: KernelProblem, values) -> np.ndarray:
     wide = np.zeros((call.batch, call.heads, padded(call.seq_q)), np.float32)
     wide[..., : call.seq_q] = values
     return wide
-
-
-def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
-    """Return the stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of
-    memory.
-    """
-    given = {"block_tables": block_tables, "context_lens": context_lens}
-    return {name: _padded(np.asarray(array, np.int32).reshape(-1)) for name, array in given.items()}
-
-
-def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
-    """Return sinks (heads,) as the merging kernel takes them: one per row."""
-    return np.asarray(sinks, np.float32)[schedule.head_rows(problem, plan)]
-
-
-def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
-    """Return the logsumexp (batch, heads, seq_q) that the merging kernel stores: a row block a row, padded."""
-    call = problem.call
-    blocks = stored.reshape(call.batch, call.kv_heads, plan.row_blocks, plan.rows)
-    rows = blocks[..., : plan.group_heads * call.seq_q].reshape(call.batch, call.kv_heads, -1)
-    rows = rows[..., : call.group * call.seq_q]
-    return np.ascontiguousarray(rows.reshape(call.batch, call.heads, call.seq_q))
-
-
-def _padded(array: np.ndarray) -> np.ndarray:
-    """Fill with zeros up to whole blocks of memory."""
-    return np.concatenate([array, np.zeros(padded(len(array), 8) - len(array), array.dtype)])
