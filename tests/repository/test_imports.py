@@ -58,7 +58,7 @@ LAYERS = {
         ("__main__",),
     ),
     VIRTUAL_ASCEND: (
-        ("", "errors", "elf", "folders", "registrations"),
+        ("", "errors", "elf", "folders", "operator_packages", "registrations"),
         ("operator_call", "installation", "symbols", "cards"),
         ("compiler",),
         ("device",),

@@ -227,8 +227,7 @@ def leave_l0c(a: dict[str, Any]) -> None:
             if factor is not None:
                 target.put(source.get() * factor)
             elif relu:
-                value = source.get()
-                target.put(0 if value <= 0 else value)
+                target.put(ONE["relu"](source.get()))
             elif src.dtype != dst.dtype:
                 target.put(source.get())
             else:

@@ -165,7 +165,7 @@ def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Cal
             return np.maximum(values, dst.type(0))
         values = values.astype(np.float32, order="C")
         if relu:
-            np.maximum(values, np.float32(0), out=values)
+            values = numerics.UNARY["relu"](values)
         return numerics.saturate(values) if dst.itemsize == 4 else numerics.narrow(values).view(np.float16)
 
     return convert

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tikemu
@@ -17,6 +14,7 @@ from tikemu.machine.inputs import block_count
 
 from ..compiler.tasks import record
 from ..operator_call import OperatorCall, arguments_of, shape_of
+from ..operator_packages import Information, installed
 from .errors import KernelError
 from .formats import dtype_of, store, to_plain
 from .launch import Launcher
@@ -24,31 +22,15 @@ from .node import Node, described, description_of
 from .report import AI_CORE
 
 
-class Information(NamedTuple):
-    """Hold a package's folder and its section of the information library for one operator."""
-
-    folder: Path
-    fields: dict[str, dict[str, str]]
-
-    def tensors(self, side: str) -> list[dict[str, str]]:
-        count = sum(bool(re.fullmatch(rf"{side}\d+", name)) for name in self.fields)
-        return [self.fields[f"{side}{index}"] for index in range(count)]
-
-
 class Packages:
     """The operators of all packages in ASCEND_CUSTOM_OPP_PATH, compiled when they first run."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
-        self.types: dict[str, Information] = {}
         self.kernels: dict[str, OperatorCall] = {}
-        for entry in filter(None, os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":")):
-            folder = Path(entry) / "op_impl/ai_core/tbe"
-            if "/mindspore/lib/plugin/" in entry:  # MindSpore's own count as built in
-                continue
-            for file in folder.glob("config/ascend910/*.json"):
-                for kind, fields in json.loads(file.read_text()).items():
-                    self.types.setdefault(kind, Information(folder, fields))
+        places = filter(None, os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":"))
+        # MindSpore's own count as built in.
+        self.types = installed(place for place in places if "/mindspore/lib/plugin/" not in place)
 
     def run(self, node: Node, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """Return the results of a node.
@@ -113,34 +95,20 @@ class Packages:
         return sides[0], sides[1]
 
     def _compile(self, node: Node, information: Information, inputs: list, outputs: list) -> OperatorCall:
-        names = information.fields["attr"]["list"].split(",")
-        absent = [name for name in names if name not in node.attributes]
+        absent = [name for name in information.attributes if name not in node.attributes]
         if absent:
             raise KernelError(f"node {node.name}: it has no attribute {', '.join(absent)}, which {node.type} requires")
         soc = os.environ["VIRTUAL_ASCEND_SOC"]
         tikemu.install(soc=soc)
         platform_info.set_current_compile_soc_info(soc, aicore_num=int(os.environ["VIRTUAL_ASCEND_CORES"]))
-        function = information.fields["opInterface"]["value"]
-        name = f"te_{function}_{len(self.kernels)}"
+        name = f"te_{information.function}_{len(self.kernels)}"
         try:
-            entry = getattr(_module(information), function)
-            values = [node.attributes[attribute] for attribute in names]
+            values = [node.attributes[attribute] for attribute in information.attributes]
             tensors = [
                 {**one, "shape": tuple(one["shape"]), "ori_shape": tuple(one["ori_shape"])}
                 for one in (*inputs, *outputs)
             ]
-            program = record(entry, [*tensors, *values], kernel_name=name)
+            program = record(information.entry(), [*tensors, *values], kernel_name=name)
         except Exception as error:
             raise KernelError(f"node {node.name}: {node.type} cannot be compiled: {error}") from error
-        return OperatorCall(name, node.type, function, inputs, outputs, dict(node.attributes), program)
-
-
-def _module(information: Information) -> Any:
-    """Return the file of an operator's entry."""
-    name = information.fields["opFile"]["value"]
-    path = next(information.folder.glob(f"*_impl/{name}.py"))
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+        return OperatorCall(name, node.type, information.function, inputs, outputs, dict(node.attributes), program)

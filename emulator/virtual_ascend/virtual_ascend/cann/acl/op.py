@@ -3,10 +3,8 @@
 pyACL compiles none itself: programs call ``aclopCompile``, see ``libraries``.
 """
 
-import importlib
 import json
 import os
-import sys
 import traceback
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from tikemu.frontend import platform_info
 from tikemu.machine.inputs import block_count
 from virtual_ascend.compiler.tasks import record
 from virtual_ascend.operator_call import OperatorCall, shape_of
+from virtual_ascend.operator_packages import installed
 
 import acl
 from acl import rt
@@ -40,11 +39,12 @@ def compile_it(op_type: str, input_desc: list, output_desc: list, attr: int) -> 
     key = _key(op_type, input_desc, output_desc, attr)
     if key in _compiled:
         return acl.SUCCESS
-    found = _find(op_type)
-    if found is None:
+    places = [one for one in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if one]
+    vendors = Path(os.environ.get("ASCEND_OPP_PATH", os.devnull)).glob("vendors/*")
+    information = installed([*places, *vendors]).get(op_type)
+    if information is None:
         return acl.fail(acl.OPERATOR_NOT_FOUND, f"no operator package that is installed has operator type {op_type}")
-    folder, information = found
-    if os.environ.get("IGNORE_INFER_ERROR") != "1" and not (folder.parents[2] / "op_proto").exists():
+    if os.environ.get("IGNORE_INFER_ERROR") != "1" and not (information.folder.parents[2] / "op_proto").exists():
         return acl.fail(
             acl.COMPILE_FAILED, f"operator type {op_type} has no prototype, and IGNORE_INFER_ERROR is not 1"
         )
@@ -56,20 +56,13 @@ def compile_it(op_type: str, input_desc: list, output_desc: list, attr: int) -> 
         for side in (input_desc, output_desc)
     )
     name = f"{op_type}_{len(_compiled)}"
-    names = information["attr"]["list"].split(",") if "attr" in information else []
     try:
-        values = [acl.of(attr)[one] for one in names]
+        values = {one: acl.of(attr)[one] for one in information.attributes}
         platform_info.select(acl.get_soc_name())
-        sys.path.insert(0, str(folder))
-        importlib.invalidate_caches()
-        file, function = (information[one]["value"] for one in ("opFile", "opInterface"))
-        program = record(getattr(importlib.import_module(file), function), [*given, *wanted, *values, name])
+        program = record(information.entry(), [*given, *wanted, *values.values(), name])
     except Exception:
         return acl.fail(acl.COMPILE_FAILED, f"operator {op_type} was not compiled\n{traceback.format_exc()}")
-    finally:
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-    kernel = OperatorCall(name, op_type, function, given, wanted, dict(zip(names, values)), program)
+    kernel = OperatorCall(name, op_type, information.function, given, wanted, values, program)
     sizes = [int(np.prod(shape_of(one))) * np.dtype(one.dtype).itemsize for one in program.workspaces]
     _compiled[key] = rt.card().register(kernel), block_count(program, {}) or 1, sizes
     return acl.SUCCESS
@@ -90,18 +83,6 @@ def execute_v2(op_type, input_desc, inputs, output_desc, outputs, attr, stream) 
 
 def _key(op_type, input_desc, output_desc, attr) -> str:
     return json.dumps([op_type, [acl.of(one) for one in (*input_desc, *output_desc)], acl.of(attr)])
-
-
-def _find(op_type: str):
-    """Return the folder of the entries, and the operator's part of the information library."""
-    folders = [Path(one) for one in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if one]
-    folders += Path(os.environ.get("ASCEND_OPP_PATH", os.devnull)).glob("vendors/*")
-    for folder in folders:
-        for path in folder.glob("op_impl/ai_core/tbe/config/ascend910/*.json"):
-            library = json.loads(path.read_text())
-            if op_type in library:
-                return next((folder / "op_impl/ai_core/tbe").glob("*_impl")), library[op_type]
-    return None
 
 
 destroy_attr = acl.drop
