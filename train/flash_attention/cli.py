@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import os
 import pkgutil
@@ -41,8 +42,18 @@ def parser() -> argparse.ArgumentParser:
         help_line = (module.__doc__ or "").split("\n")[0]
         child = choices.add_parser(name, help=help_line, description=help_line, formatter_class=_Help)
         module.add_arguments(child)
-        child.set_defaults(run=module.run)
+        child.set_defaults(run=module.run, refuse=functools.partial(_refuse_unread, child, module))
     return result
+
+
+def _refuse_unread(child: argparse.ArgumentParser, module: ModuleType, options: argparse.Namespace) -> None:
+    """Raise if options are given that the chosen way of a command does not read."""
+    way, names = module.unread(options) if hasattr(module, "unread") else ("", ())
+    for name in names:
+        given = getattr(options, name)
+        if given != child.get_default(name):
+            option = f"--{name.replace('_', '-')}" if name != "case" else "CASE"
+            raise ValueError(f"{option}: got {given}, allowed is none {way}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _stopped_by_signals():
             check_variables()
+            options.refuse(options)
             status = options.run(options)
             sys.stdout.flush()
             return status

@@ -67,6 +67,10 @@ def remembered(function):
     return call
 
 
+# Arguments that may be something else than a Tensor, which was looked for before.
+_BESIDE = {"block_mask": " or a BlockMask", "prefix": " or a tuple of integers"}
+
+
 def spec(tensor):
     """Return (shape, dtype) of a tensor, and None for None. Other objects pass, and `tensor_spec` refuses them."""
     if tensor is None:
@@ -79,7 +83,7 @@ def spec(tensor):
 def tensor_spec(name: str, described) -> TensorSpec:
     """Return the TensorSpec of an argument that `spec` described, checked."""
     if not (isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple)):
-        raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor")
+        raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor{_BESIDE.get(name, '')}")
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
     # MindNLP gives dtypes another name: "mindspore.float32".
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])

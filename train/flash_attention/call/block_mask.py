@@ -128,6 +128,8 @@ class BlockMask:
         """Return a boolean (batch or 1, heads or 1, seq_q, seq_k), True = visible. It is for references and small
         sizes.
         """
+        for name, length, tiles in zip(("seq_q", "seq_k"), (seq_q, seq_k), self.tiles.shape[2:]):
+            check_int(name, length, 0, tiles * self.tile)
         return dense(self.tiles, self.tile, seq_q, seq_k) != 0
 
     def plot(self, axes: Axes | None = None, batch: int = 0, head: int = 0) -> Axes:
@@ -168,8 +170,12 @@ class BlockMask:
         rows, columns = _sides(seq_q, seq_k, tile)
         check_int("batch", batch, 1)
         check_int("heads", heads, 1)
-        seen = rule(*np.ogrid[:batch, :heads, :rows, :columns])
-        return cls(np.broadcast_to(np.asarray(seen), (batch, heads, rows, columns)), tile)
+        shape = batch, heads, rows, columns
+        seen = np.asarray(rule(*np.ogrid[:batch, :heads, :rows, :columns]))
+        try:
+            return cls(np.broadcast_to(seen, shape), tile)
+        except ValueError:
+            raise ValueError(f"rule: got shape {seen.shape}, allowed are shapes that broadcast to {shape}") from None
 
     @classmethod
     def local_global(
@@ -230,13 +236,14 @@ class BlockMask:
         Args:
             seq_q: queries.
             seq_k: keys. Default: None, as many as queries.
-            seed: of the random tiles.
+            seed: of the random tiles, an integer >= 0.
             window: tiles that a tile of queries sees before and after its own.
             global_tiles: the first tiles, which see all keys and which all queries see.
             random_tiles: further tiles that each tile of queries sees, as far as there are any.
             heads: query heads with random tiles of their own; 1: all share them.
             tile: tokens of a tile.
         """
+        check_int("seed", seed, 0)
         check_int("random_tiles", random_tiles, 0)
         check_int("heads", heads, 1)
         regular = cls.local_global(seq_q, seq_k, window=window, global_tiles=global_tiles, tile=tile)
@@ -284,6 +291,10 @@ class BlockMask:
             tile: tokens of a tile.
         """
         check_tile(tile)
+        array = np.asarray(lengths)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise TypeError(f"lengths: got {lengths!r}, allowed are integers, one for each document")
+        lengths = array.tolist()
         for place, length in enumerate(lengths):
             check_int(f"lengths[{place}]", length, 1)
             if length % tile and place + 1 < len(lengths):

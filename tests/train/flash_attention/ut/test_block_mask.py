@@ -124,6 +124,13 @@ def test_refusals_at_the_call(tiles, message):
         flash_attention(*tensors(), block_mask=Tensor(tiles))
 
 
+def test_arrays_are_no_tensors():
+    with pytest.raises(TypeError, match="block_mask: got ndarray, allowed is a Tensor or a BlockMask"):
+        flash_attention(*tensors(), block_mask=MASKS[0].tiles)
+    with pytest.raises(TypeError, match="prefix: got ndarray, allowed is a Tensor or a tuple of integers"):
+        flash_attention(*tensors(), causal=True, prefix=np.array([1]))
+
+
 def test_the_layer_takes_no_tensor_as_its_own():
     with pytest.raises(TypeError, match="block_mask: got Tensor, allowed is a BlockMask; a Tensor is an input"):
         FlashAttention(16, block_mask=Tensor(MASKS[0].tiles))

@@ -34,6 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder for times.csv and the pictures")
 
 
+def unread(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    if options.tik:
+        return "with --tik", ("dtype", "threads", "rounds", "budget", "out")
+    if options.packed:
+        return "with --packed", ("dtype", "seq", "budget", "out")
+    return "with --decode", ("seq", "budget", "out") if options.decode else ()
+
+
 def run(options: argparse.Namespace) -> int:
     from flash_attention.commands.bench import sequences, speed, tik
     from flash_attention.measuring import figures

@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="cpu: rounds for a median")
 
 
+def unread(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    of_cpu = "seq", "dtype", "batch", "heads", "head_dim", "window_blocks", "threads", "rounds"
+    return f"with --backend {options.backend}", ("case", "out") if options.backend == "cpu" else of_cpu
+
+
 def run(options: argparse.Namespace) -> int:
     if options.backend == "emulator":
         from flash_attention.commands.profile import emulator
@@ -44,8 +49,6 @@ def run(options: argparse.Namespace) -> int:
         check_int("--seq", seq, 1)
     for name, least in {"batch": 1, "heads": 1, "head_dim": 1, "threads": 1, "rounds": 1, "window_blocks": 0}.items():
         check_int(f"--{name.replace('_', '-')}", getattr(options, name), least)
-    if options.case is not None:
-        raise ValueError(f"CASE: got {options.case!r}, allowed is one only with --backend emulator")
     from flash_attention.commands.profile import cpu
 
     return cpu.run(options)

@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def unread(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    names = {"emulator": ("through", "limit", "keep"), "ascend": ("limit", "keep"), "cann": ("through",)}
+    return f"with --device {options.device}", names[options.device]
+
+
 def run(options: argparse.Namespace) -> int:
     require_numpy()
     if options.device == "cann":

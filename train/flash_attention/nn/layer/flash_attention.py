@@ -29,6 +29,9 @@ _SHOWN = (
     *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "batch", "window_size"),
     *("causal", "causal_alignment", "value_head_dim", "alibi_grad"),
 )
+# `construct` reads these, so that a change of them acts.
+_FREE = ("alibi_grad", "backend", "batch", "input_layout")
+_KEPT = frozenset((*_SHOWN, "seed", "block_mask")) - frozenset(_FREE)
 
 
 @keeps_its_code
@@ -201,6 +204,11 @@ class FlashAttention(EntryCell):
         self.cast = MixedPrecisionCast()
         self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
 
+    def __setattr__(self, name, value):
+        if name in _KEPT and name in vars(self):
+            raise AttributeError(f"{name}: got {value!r} for a layer that exists, allowed is an argument of a new one")
+        super().__setattr__(name, value)
+
     def construct(
         self,
         query: Tensor,
@@ -272,7 +280,7 @@ class FlashAttention(EntryCell):
             4 2
         """
         grid = DeviceGrid.from_strategies(in_strategy, out_strategy, input_layout=self.input_layout)
-        self.dp, self.mp = grid.dp, grid.mp
+        vars(self).update(dp=grid.dp, mp=grid.mp)
         masks = (*map(tuple, in_strategy[3:]), (), ())
         self.shards.request = ShardRequest(grid.dp, grid.mp, True, *masks[:2])
         return self

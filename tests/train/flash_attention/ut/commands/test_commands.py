@@ -210,6 +210,17 @@ def test_check_finds_a_wrong_backend(fault: str, capsys: pytest.CaptureFixture, 
         (["profile", "--seq", "512", "0"], "--seq: got 0, allowed is an integer >= 1"),
         (["profile", "--head-dim", "0"], "--head-dim: got 0, allowed is an integer >= 1"),
         (["profile", "--window-blocks", "-1"], "--window-blocks: got -1, allowed is an integer >= 0"),
+        # What the chosen way of a command would not read.
+        (["profile", "forward"], "CASE: got forward, allowed is none with --backend cpu"),
+        (
+            ["profile", "--backend", "emulator", "--seq", "64"],
+            "--seq: got [64], allowed is none with --backend emulator",
+        ),
+        (["bench", "--packed", "--dtype", "float16"], "--dtype: got ['float16'], allowed is none with --packed"),
+        (["bench", "--tik", "--threads", "1"], "--threads: got 1, allowed is none with --tik"),
+        (["bench", "--decode", "--out", "x"], "--out: got x, allowed is none with --decode"),
+        (["selftest", "--through", "acl"], "--through: got acl, allowed is none with --device emulator"),
+        (["selftest", "--compile", "--through", "acl"], "--through: got acl, allowed is none with --device cann"),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list, message: str, capsys: pytest.CaptureFixture) -> None:

@@ -69,11 +69,6 @@ def test_what_is_no_part_of_a_case_is_named(part, capsys) -> None:
     assert f"CASE: got {part!r}, allowed are forward, " in capsys.readouterr().err
 
 
-def test_a_case_needs_the_emulator(capsys) -> None:
-    assert cli.main(["profile", "forward"]) == 2
-    assert "CASE: got 'forward', allowed is one only with --backend emulator" in capsys.readouterr().err
-
-
 def test_the_window_lies_where_the_cube_is_busiest() -> None:
     sparse = [Event("M", at, at + 10, "mmad", "scores") for at in range(0, 1000, 100)]
     dense = [Event("M", at, at + 90, "mmad", "scores") for at in range(1000, 2000, 100)]

@@ -180,6 +180,9 @@ def test_repr_and_attributes():
     for name, value in settings.items():
         assert getattr(layer, name) == value
         assert f"{name}={value!r}" in repr(layer)
+        if name not in ("alibi_grad", "backend", "batch", "input_layout"):  # each call reads these
+            with pytest.raises(AttributeError, match=f"{name}: got .* for a layer that exists"):
+                setattr(layer, name, value)
     assert "seed" not in FlashAttention(64, 0.1).extend_repr()
 
 
