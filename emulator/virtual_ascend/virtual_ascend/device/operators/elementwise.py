@@ -53,10 +53,6 @@ def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / y
 
 
-def _sum(_kernel: OperatorCall, *arrays: Any) -> np.ndarray:
-    return functools.reduce(np.add, map(wide, listed(arrays)))
-
-
 def _select(_kernel: OperatorCall, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(condition, x, y)
 
@@ -128,7 +124,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 TABLE: dict[str, Callable[..., Any]] = {
     **{name: of_arrays(function) for name, function in _PLAIN.items()},
-    **dict.fromkeys(("add_n", "addn"), _sum),
+    **dict.fromkeys(("add_n", "addn"), lambda _, *arrays: functools.reduce(np.add, map(wide, listed(arrays)))),
     "assign": lambda _kernel, _target, value: value,
     "cast": _converted,
     "masked_fill": lambda _kernel, x, mask, value: np.where(mask, value.astype(x.dtype), x),

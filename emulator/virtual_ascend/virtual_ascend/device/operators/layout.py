@@ -18,8 +18,13 @@ def _same(_kernel: OperatorCall, x: np.ndarray, *_rest: Any) -> np.ndarray:
     return x
 
 
+def _given(kernel: OperatorCall, name: str, tensor: np.ndarray | None) -> Any:
+    """Return the numbers of a tensor, or of an attribute if there is no tensor."""
+    return kernel.attributes[name] if tensor is None else tensor.tolist()
+
+
 def _transpose(kernel: OperatorCall, x: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
-    return x.transpose(kernel.attributes["perm"] if order is None else order.tolist())
+    return x.transpose(_given(kernel, "perm", order))
 
 
 def _transpose_and_reshape(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
@@ -32,15 +37,6 @@ def _transpose_and_reshape(kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
 
 def _concatenate(kernel: OperatorCall, *arrays: Any) -> np.ndarray:
     return np.concatenate(listed(arrays), attribute(kernel, "concat_dim", "axis", otherwise=0))
-
-
-def _stack(kernel: OperatorCall, *arrays: Any) -> np.ndarray:
-    return np.stack(listed(arrays), attribute(kernel, "axis", otherwise=0))
-
-
-def _unstack(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
-    axis = attribute(kernel, "axis", otherwise=0)
-    return [np.take(x, index, axis) for index in range(x.shape[axis])]
 
 
 def _split(kernel: OperatorCall, x: np.ndarray) -> list[np.ndarray]:
@@ -81,8 +77,7 @@ def _strides(kernel: OperatorCall, shape: Sequence[int], begin: Any, end: Any, s
 
 def _bounds(kernel: OperatorCall, given: Sequence[np.ndarray | None]) -> list[Any]:
     """Return begin, end and strides, from tensors or attributes."""
-    names = "begin", "end", "strides"
-    return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
+    return [_given(kernel, name, array) for name, array in zip(("begin", "end", "strides"), given)]
 
 
 def _strided_slice(kernel: OperatorCall, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
@@ -105,31 +100,29 @@ def _slice(kernel: OperatorCall, x: np.ndarray, *bounds: np.ndarray) -> np.ndarr
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
 
 
-def _tile(kernel: OperatorCall, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-    return np.tile(x, kernel.attributes["multiples"] if times is None else times.tolist())
-
-
-def _pad(kernel: OperatorCall, x: np.ndarray, widths: np.ndarray | None = None) -> np.ndarray:
-    return np.pad(x, kernel.attributes["paddings"] if widths is None else widths.reshape(-1, 2).tolist())
-
-
 def _broadcast(kernel: OperatorCall, x: np.ndarray, *_shape: Any) -> np.ndarray:
     return np.broadcast_to(x, kernel.outputs[0]["ori_shape"])
 
 
 TABLE: dict[str, Callable[..., Any]] = {
-    **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
+    **both_forms(
+        broadcast_to=_broadcast,
+        pad=lambda kernel, x, widths=None: np.pad(x, np.reshape(_given(kernel, "paddings", widths), (-1, 2))),
+        slice=_slice,
+        tile=lambda kernel, x, times=None: np.tile(x, _given(kernel, "multiples", times)),
+        transpose=_transpose,
+    ),
     **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
     **dict.fromkeys(("concat_d", "concat_v2_d"), _concatenate),
     "confusion_transpose_d": _transpose_and_reshape,
     **dict.fromkeys(("expand_dims", "identity", "reshape", "squeeze", "tensor_move"), _same),
     "fill_d": _broadcast,
-    "pack": _stack,
+    "pack": lambda kernel, *arrays: np.stack(listed(arrays), attribute(kernel, "axis", otherwise=0)),
     "shape": lambda _kernel, x: np.array(x.shape),
     "split_d": _split,
     "split_v_d": _split_by_sizes,
     "trans_data": _same,
-    "unpack": _unstack,
+    "unpack": lambda kernel, x: list(np.moveaxis(x, attribute(kernel, "axis", otherwise=0), 0)),
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Concat": _concatenate,

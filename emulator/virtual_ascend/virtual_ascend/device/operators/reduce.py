@@ -33,11 +33,6 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
     return operator
 
 
-def _bias_gradient(_kernel: OperatorCall, x: np.ndarray) -> np.ndarray:
-    """Sum over all axes but the last."""
-    return wide(x).sum(tuple(range(x.ndim - 1)))
-
-
 def _largest(kernel: OperatorCall, x: np.ndarray, axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of the largest elements along an axis, and the elements."""
     along = kernel.attributes.get("dimension", kernel.attributes.get("axis", -1)) if axis is None else int(axis)
@@ -79,7 +74,7 @@ _PRODUCTS = "batch_matmul", "batch_matmul_v2", "batch_mat_mul", "batch_mat_mul_v
 TABLE: dict[str, Callable[..., Any]] = {
     **both_forms(**_OVER_AXES, cumsum=_running_sum),
     **dict.fromkeys(("arg_max_d", "arg_max_v2", "arg_max_with_value"), _largest),
-    "bias_add_grad": _bias_gradient,
+    "bias_add_grad": lambda _kernel, x: wide(x).sum(tuple(range(x.ndim - 1))),
     "square_sum_v1": _over_axes(lambda x, **over: np.square(x).sum(**over)),
     **dict.fromkeys(_PRODUCTS, _product),
 }

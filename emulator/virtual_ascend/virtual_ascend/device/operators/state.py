@@ -39,17 +39,16 @@ def _clear(_kernel: OperatorCall, *_state: np.ndarray) -> np.ndarray:
     return np.zeros(_SIZE, np.float32)
 
 
-def _get_v2(kernel: OperatorCall, *_order: np.ndarray) -> np.ndarray:
-    return np.full(kernel.outputs[0]["shape"], STATUS.is_set)
-
-
 TABLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("drop_out_do_mask", "dropout_do_mask"), _apply_dropout),
     "drop_out_gen_mask_v3": _dropout_bits,
     "n_p_u_alloc_float_status": lambda _kernel: np.zeros(_SIZE, np.float32),
     **dict.fromkeys(("n_p_u_clear_float_status", "n_p_u_clear_float_status_v2", "npu_clear_float_status_v2"), _clear),
     "n_p_u_get_float_status": _get,
-    **dict.fromkeys(("n_p_u_get_float_status_v2", "npu_get_float_status_v2"), _get_v2),
+    **dict.fromkeys(
+        ("n_p_u_get_float_status_v2", "npu_get_float_status_v2"),
+        lambda kernel, *_order: np.full(kernel.outputs[0]["shape"], STATUS.is_set),
+    ),
 }
 #: MindSpore's name and CANN's.
 AICPU: dict[str, Callable[..., Any]] = dict.fromkeys(("DropoutGenMask", "DropOutGenMask"), _dropout_bits)
