@@ -152,6 +152,7 @@ OF_2_0 = "prefix-whole", "casts"
     "release, dp, mp, cases",
     [
         ("2.0.0", 1, 2, (*SOME, "block-mask", "block-mask-data")),
+        ("2.0.0", 2, 1, ("prefix",)),
         ("2.6.0", 1, 2, ("query", "output")),
         *(
             pytest.param("2.0.0", dp, mp, cases, **SLOW)

@@ -5,6 +5,8 @@ They differ in two points: where a primitive comes from, and who decides which s
 
 from __future__ import annotations
 
+from typing import Callable
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -13,8 +15,8 @@ from flash_attention.backends.tik import graph_integers
 from flash_attention.backends.tik.constants import NOTHING_SEEN, Constants, MakePrimitive
 from flash_attention.backends.tik.decode import DecodeKernels
 from flash_attention.backends.tik.expanded import Expanded
-from flash_attention.backends.tik.explicit_mask import ExplicitMask, splits_operations, with_mask
-from flash_attention.backends.tik.unsplit import OwnPart, Unsplit
+from flash_attention.backends.tik.explicit_mask import ExplicitMask, with_mask
+from flash_attention.backends.tik.unsplit import OwnParts, Redistributed, Unsplit
 from flash_attention.bridge.constants import unfolded
 from flash_attention.bridge.gradients import Differentiable, zeros_like
 from flash_attention.bridge.parameters import Compiled
@@ -49,8 +51,7 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        splits = splits_operations(shard)
-        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout, sharded=splits)
+        problem = describe.kernel_problem(call, **chip._asdict(), layout=call.layout)
         # The decoding kernels have no strategies for sharded graphs. Otherwise they run if they can. The forward kernel
         # and the change of keys and values to FRACTAL_NZ before it would take more modelled time.
         decodes = shard is None and decode_scheduler.refuse(problem) is None
@@ -67,33 +68,37 @@ class OperatorAttention(nn.Cell):
         tiles = known(call.block_mask_key).tiles if problem.keeps_tiles else None
         if shard is not None and tiles is not None:
             tiles = shard.part(tiles, shard.block_axes)
-        alone = None if MORPH else shard
-        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles, alone)
+        given = problem.listed and tiles is None
+        tokens = ("prefix",) if problem.prefixed else ("segment_ids", "kv_segment_ids") * problem.call.segments
+        names = (*tokens, "block_mask") if given else ()
+        self.listed = tuple(call.place(name) for name in names if call.place(name) is not None)
+        self.lists: nn.Cell | None = _ListData(problem) if given else None
+        axes: tuple = ()
+        parts = None
+        if given and shard is not None:
+            of_tokens = (("dp",),) if problem.prefixed else (("dp", None),) * len(tokens)
+            axes = (*of_tokens, shard.block_axes)[: len(self.listed)]
+        if axes and not MORPH:
+            sizes = ((), ()) if problem.prefixed else ((call.seq_q,), (call.seq_k,))
+            shapes = (*((call.batch, *size) for _, size in zip(tokens, sizes)), call.block_mask_shape)
+            self.lists = parts = OwnParts(shapes[: len(axes)], axes, shard)
+        self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles, parts)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
-        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call, splits) else None
+        self.explicit_mask = ExplicitMask(call, shard) if describe.makes_mask(call) else None
         shard = with_mask(shard, call)
         self.to_half = ops.Cast()
         if shard is not None and shard.mask_axes is not None:
             shard.glue(self.to_half, shard.mask_axes)
         self.arriving = self.arriving_bias = None
         if shard is not None:
-            self.arriving = _Redistributed(shard, TENSOR)
-            self.arriving_bias = None if shard.bias_axes is None else _Redistributed(shard, shard.bias_axes)
+            self.arriving = Redistributed(shard, TENSOR)
+            self.arriving_bias = None if shard.bias_axes is None else Redistributed(shard, shard.bias_axes)
         if problem.mask == "per_key":
             self.mask = _PerKey(problem.call.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if problem.call.bias == "per_key":
             self.bias = _PerKey(call.bias_shape, True, shard, None if shard is None else shard.bias_axes)
-        given = problem.listed and tiles is None
-        tokens = ("prefix",) if problem.prefixed else ("segment_ids", "kv_segment_ids") * problem.call.segments
-        names = (*tokens, "block_mask") if given else ()
-        self.listed = tuple(call.place(name) for name in names if call.place(name) is not None)
-        self.lists: nn.Cell | None = _ListData(problem) if given else None
-        if given and alone is not None:
-            self.lists = OwnPart(problem.call.block_mask_shape, shard.block_axes, shard)
         if shard is not None and MORPH:
-            of_tokens = [("dp",) if problem.prefixed else ("dp", None) for _ in tokens]
-            axes = (*of_tokens, shard.block_axes)[: len(self.listed)]
             self.core, self.lists = Expanded(self.core, shard, problem, self.lists, axes), None
         self.decisions = call.place("keep_bits" if call.keep_bits else "seed")
         self.keep = _KeepOrder(problem) if call.keep_bits else draw
@@ -140,7 +145,7 @@ def kernels(
     given_slopes: bool,
     decodes: bool = False,
     tiles: np.ndarray | None = None,
-    alone: Shard | None = None,
+    parts: OwnParts | None = None,
 ) -> Differentiable:
     """Return the forward kernel with the backward kernels as its gradient. If it decodes, the two decoding kernels are
     the forward pass.
@@ -153,7 +158,7 @@ def kernels(
 
     With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
     stored ones. If the kernels visit the tiles of a block mask, the mask follows, see operators.list_table. It does not
-    if it is known: `tiles`. With segment ids the results of _ListData follow.
+    if it is known: `tiles`. With segment ids the results of _ListData follow, or with `parts` its inputs.
     """
     shapes = {name: placement(problem, name).shape for name in TENSORS}
     shapes["d_bias"] = (*problem.bias_planes, problem.call.seq_q, problem.call.seq_k)
@@ -163,14 +168,17 @@ def kernels(
         return make_primitive(operator, signature, problem, shapes), Constants(problem, signature, given_slopes)
 
     def backward() -> nn.Cell:
-        return Compiled(_Backward(problem, tiles, *map(made, operators.stages(problem)[1:])))
+        lists = None if parts is None else _ListData(problem)
+        return Compiled(_Backward(problem, tiles, lists, *map(made, operators.stages(problem)[1:])))
 
     forward: nn.Cell
     if decodes:
         forward = _Decoding(problem, make_primitive, given_slopes)
     else:
-        forward = _Forward(problem, tiles, made("forward"), alone)
+        forward = _Forward(problem, tiles, made("forward"), parts)
     listed = 0 if not problem.listed or tiles is not None else 3 if problem.call.segments else 1
+    if parts is not None:
+        listed = len(parts.shapes)
     count = 8 if problem.sequences else 5 + listed
     return Differentiable(Compiled(forward), backward, "tik and emulator", count=count)
 
@@ -212,65 +220,90 @@ class _ListData(nn.Cell):
 
     See `segments`. Factors of a stage come later. Inputs are ids of queries and keys, or prefixes, or neither, and then
     the block mask if the call has one.
+
+    Args:
+        parts: the inputs come from there, in a graph of which MindSpore splits every operation.
     """
 
-    def __init__(self, problem: KernelProblem):
+    def __init__(self, problem: KernelProblem, parts: OwnParts | None = None):
         super().__init__()
-        self.prefixed, self.make = problem.prefixed, None
-        if problem.call.segments:
-            make = segments.positions if problem.prefixed else segments.numbers
-            self.make = (make(graph_integers, problem),)
+        self.tokens = 0 if not problem.call.segments else 1 if problem.prefixed else 2
+        self.casts = parts is None
+        make = segments.positions if problem.prefixed else segments.numbers
+        self.make: tuple = ()
+        if self.tokens:
+            self.make = (_arithmetic(lambda xp: make(xp, problem), parts and parts.shapes, parts),)
+        self.narrow = _unsplit(ops.Cast(), parts, 3), _unsplit(ops.Cast(), parts, 3)
 
     def construct(self, *given):
-        if self.make is None:
-            return (ops.stop_gradient(ops.cast(given[0], mstype.int32)),)
-        tokens = 1 if self.prefixed else 2
-        tiles = None
-        if len(given) > tokens:
-            tiles = ops.cast(given[tokens], mstype.int32)
-        if self.prefixed:
-            states, queries, keys = self.make[0](given[0], tiles)
-        else:
-            states, queries, keys = self.make[0](given[0], given[1], tiles)
-        numbers = ops.cast(queries, mstype.float16), ops.cast(keys, mstype.float16)
-        return ops.stop_gradient(states), ops.stop_gradient(numbers[0]), ops.stop_gradient(numbers[1])
+        if self.casts and len(given) > self.tokens:
+            given = given[: self.tokens] + (ops.cast(given[self.tokens], mstype.int32),)
+        if self.tokens == 0:
+            return (ops.stop_gradient(given[0]),)
+        states, queries, keys = self.make[0](*given)
+        queries, keys = self.narrow[0](queries, mstype.float16), self.narrow[1](keys, mstype.float16)
+        return ops.stop_gradient(states), ops.stop_gradient(queries), ops.stop_gradient(keys)
 
 
 class _ListInputs(nn.Cell):
-    """Give the inputs of a stage that lists tiles: numbers of segment ids, if there are some, and the work table."""
+    """Give the inputs of a stage that lists tiles: numbers of segment ids, if there are some, and the work table.
 
-    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None, shard: Shard | None = None):
+    Args:
+        lists: makes what the table and the numbers are made of, if they are not given.
+        parts: see `_ListData`.
+    """
+
+    def __init__(
+        self,
+        problem: KernelProblem,
+        stage: str,
+        tiles: np.ndarray | None,
+        lists: nn.Cell | None,
+        parts: OwnParts | None = None,
+    ):
         super().__init__()
-        self.table, self.factors = _ListTable(problem, stage, tiles, shard), None
+        self.lists, self.table, self.factors = lists, _ListTable(problem, stage, tiles, parts), None
+        self.times = _unsplit(ops.Mul(), parts, 3, 3), _unsplit(ops.Mul(), parts, 3, 3)
         if problem.call.segments:
             self.factors = tuple(map(Tensor, segments.factors(problem, stage)))
 
     def construct(self, *data):
+        if self.lists is not None:
+            data = self.lists(*data)
         if self.factors is None:
             return (self.table(*data),)
-        return data[1] * self.factors[0], data[2] * self.factors[1], self.table(data[0])
+        numbers = self.times[0](data[1], self.factors[0]), self.times[1](data[2], self.factors[1])
+        return numbers + (self.table(data[0]),)
+
+
+def _arithmetic(make: Callable, shapes: tuple, parts: OwnParts | None) -> Callable:
+    """Return make(xp) for tensors of a graph, or for the parts of tensors."""
+    return make(graph_integers) if parts is None else Unsplit(make, shapes, parts.shard)
+
+
+def _unsplit(primitive: ops.Primitive, parts: OwnParts | None, *ranks: int) -> ops.Primitive:
+    """Return a primitive that splits no input, for parts of tensors. ranks: of the inputs."""
+    return primitive if parts is None else parts.shard.glue(primitive, *((None,) * rank for rank in ranks))
 
 
 class _ListTable(nn.Cell):
     """Give the work table of a stage, see operators.list_table. It is a constant if the block mask is: `tiles`."""
 
-    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None, shard: Shard | None):
+    def __init__(self, problem: KernelProblem, stage: str, tiles: np.ndarray | None, parts: OwnParts | None):
         super().__init__()
         self.table = self.make = None
         if tiles is not None:
             self.table = Tensor(operators.known_table(problem, stage, tiles))
-        elif shard is not None:
-            shape = problem.call.block_mask_shape or ()
-            self.make = (Unsplit(lambda xp: operators.list_table(xp, problem, stage), shape, shard),)
         else:
-            self.make = (operators.list_table(graph_integers, problem, stage),)
+            shapes = (problem.call.block_mask_shape,)
+            self.make = (_arithmetic(lambda xp: operators.list_table(xp, problem, stage), shapes, parts),)
 
     def construct(self, *data):
         return self.make[0](*data) if self.table is None else self.table
 
 
 class _Forward(nn.Cell):
-    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, forward: tuple, shard: Shard | None):
+    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, forward: tuple, parts: OwnParts | None):
         super().__init__()
         self.forward, self.constants = forward
         self.features = _Features(problem)
@@ -279,7 +312,8 @@ class _Forward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("forward", "blocks")),)
         if self.listed:
-            self.list_inputs = _ListInputs(problem, "forward", tiles, shard)
+            lists = None if parts is None else _ListData(problem, parts)
+            self.list_inputs = _ListInputs(problem, "forward", tiles, lists, parts)
 
     def construct(self, query, key, value, mask, bias, keep, sinks, slopes, *data):
         features = self.features(mask, bias, keep)
@@ -298,7 +332,15 @@ class _Backward(nn.Cell):
     d_query.
     """
 
-    def __init__(self, problem: KernelProblem, tiles: np.ndarray | None, rows: tuple, main: tuple, *finish: tuple):
+    def __init__(
+        self,
+        problem: KernelProblem,
+        tiles: np.ndarray | None,
+        lists: nn.Cell | None,
+        rows: tuple,
+        main: tuple,
+        *finish: tuple,
+    ):
         call = problem.call
         super().__init__()
         self.rows, self.rows_constants = rows
@@ -309,7 +351,7 @@ class _Backward(nn.Cell):
         if self.packed:
             self.tables = (operators.work_tables(graph_integers, problem, ("grad", "blocks")),)
         if self.listed:
-            self.list_inputs = _ListInputs(problem, "grad", tiles)
+            self.list_inputs = _ListInputs(problem, "grad", tiles, lists)
         self.return_lse, self.bias_grad = call.return_lse, problem.bias_grad
         self.last = 4 if self.bias_grad else 3  # no negative index, see flash_attention.bridge
         self.bias_sums = _BiasSums(problem) if self.bias_grad and call.bias == "per_key" else None
@@ -347,22 +389,6 @@ class _Backward(nn.Cell):
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks, ops.zeros_like(slopes))
         return (d_query, gradients[0], gradients[1]) + d_others + zeros_like(data)
-
-
-class _Redistributed(nn.Cell):
-    """Hand on a tensor of a sharded graph in the layout of the kernels.
-
-    MindSpore redistributes a tensor directly before the primitive that needs another layout. The kernels stand inside a
-    Cell with a `bprop`, which gets the inputs of the Cell from before the redistribution. So these two primitives stand
-    outside. On a device they only name another shape.
-    """
-
-    def __init__(self, shard: Shard, axes: tuple):
-        super().__init__()
-        self.expand, self.squeeze = shard.glue(ops.ExpandDims(), axes), shard.glue(ops.Squeeze(0), (None, *axes))
-
-    def construct(self, tensor):
-        return self.squeeze(self.expand(tensor, 0))
 
 
 class SpreadSinks(nn.Cell):

@@ -14,7 +14,6 @@ from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.composed.positional import OutOfTiles
 from flash_attention.bridge.hiding import Differs
-from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
 from flash_attention.kernels.tik.describe import lists_tiles, makes_mask, masks_prefix
 from flash_attention.sharding.shard import Shard
@@ -25,27 +24,13 @@ _BATCH = ("dp", None, None, None)
 
 def with_mask(shard: Shard | None, call: Call) -> Shard | None:
     """Return the shard with the axes of the kernels' mask."""
-    splits = splits_operations(shard)
-    if shard is None or not makes_mask(call, splits):
+    if shard is None or not makes_mask(call):
         return shard
-    given = [axes for axes in (shard.mask_axes, _block_axes(shard, call, splits)) if axes is not None]
-    ids = call.segments and (splits or not lists_tiles(call, splits))
-    batch = "dp" if masks_prefix(call, splits) or ids or any(axes[0] for axes in given) else None
+    listed = lists_tiles(call)
+    given = [axes for axes in (shard.mask_axes, None if listed else shard.block_axes) if axes is not None]
+    batch = "dp" if masks_prefix(call) or (call.segments and not listed) or any(axes[0] for axes in given) else None
     heads = "mp" if any(axes[1] for axes in given) else None
     return replace(shard, mask_axes=(batch, heads, None, None))
-
-
-def splits_operations(shard: Shard | None) -> bool:
-    """Return if MindSpore splits every operation of a sharded graph.
-
-    Then lists are made of block masks only, see `unsplit`.
-    """
-    return shard is not None and not MORPH
-
-
-def _block_axes(shard: Shard, call: Call, splits: bool) -> tuple | None:
-    """Return the axes of a block mask that is part of the mask."""
-    return None if lists_tiles(call, splits) else shard.block_axes
 
 
 class ExplicitMask(nn.Cell):
@@ -59,10 +44,9 @@ class ExplicitMask(nn.Cell):
 
     def __init__(self, call: Call, shard: Shard | None):
         super().__init__()
-        splits = splits_operations(shard)
-        self.mask, self.prefix = map(call.place, ("mask", "prefix" if masks_prefix(call, splits) else ""))
-        listed = lists_tiles(call, splits)
-        of_ids = ("segment_ids", "kv_segment_ids") if splits or not listed else ("", "")
+        self.mask, self.prefix = map(call.place, ("mask", "prefix" if masks_prefix(call) else ""))
+        listed = lists_tiles(call)
+        of_ids = ("", "") if listed else ("segment_ids", "kv_segment_ids")
         self.segment_ids, self.kv_segment_ids = map(call.place, of_ids)
         self.out_of_band = Tensor(~call.band.dense()[None, None])
         self.block_mask = None if listed else call.place("block_mask")

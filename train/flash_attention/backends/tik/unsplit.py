@@ -8,7 +8,9 @@ own that splits nothing. To MindSpore all devices compute the same; in truth eac
 from __future__ import annotations
 
 import functools
+import linecache
 import operator
+import types
 from typing import Any, Callable
 
 import numpy as np
@@ -42,47 +44,50 @@ _FUNCTIONS = {
 
 
 class Unsplit(nn.Cell):
-    """Run arithmetic on a tensor of which every device has its own.
+    """Run arithmetic on tensors of which every device has its own.
 
-        result = cell(tensor)
+        results = cell(*tensors)  # a tuple, if there are several
 
     Args:
-        make: make(xp) -> the arithmetic, a function of an array of `xp`, see `kernels.tik.varlen`.
-        shape: of the tensor, which is int32.
+        make: make(xp) -> the arithmetic, a function of arrays of `xp`, see `kernels.tik.varlen`.
+        shapes: of the tensors, which are int32.
         shard: of the call.
     """
 
-    def __init__(self, make: Callable[[Any], Callable], shape: tuple, shard: Shard):
+    def __init__(self, make: Callable[[Any], Callable], shapes: tuple, shard: Shard):
         super().__init__()
-        record = _Record(shard, np.zeros(shape, np.int32))
+        record = _Record(shard, shapes)
         # A Reshape takes an input of the Cell around it for a tensor that is split.
-        make(record)(record.minimum(record.tensor, NO_LIMIT))
-        self.constants = tuple(Tensor(one.array) for one in record.constants)
-        self.steps = nn.CellList(
-            [_Step(primitive, record.places(inputs), *more) for primitive, inputs, *more in record.steps]
-        )
-
-    def construct(self, tensor):
-        values = (tensor,) + self.constants
-        for step in self.steps:
-            values = values + (step(values),)
-        return values[len(values) - 1]
+        results = make(record)(*[record.minimum(tensor, NO_LIMIT) for tensor in record.tensors])
+        _give_construct(self, record, results if isinstance(results, tuple) else (results,))
 
 
-class _Step(nn.Cell):
-    """Run a primitive on values: one by one with further arguments, or as a tuple."""
+def _give_construct(cell: nn.Cell, record: _Record, results: tuple) -> None:
+    """Give a Cell the recorded arithmetic as its `construct`, with a line for each step.
 
-    def __init__(self, primitive: ops.Primitive, places: tuple[int, ...], more: tuple, together: bool):
-        super().__init__()
-        self.primitive, self.places, self.more, self.together = primitive, places, more, together
-
-    def construct(self, values):
-        given = ()
-        for place in self.places:
-            given = given + (values[place],)
-        if self.together:
-            return self.primitive(given)
-        return self.primitive(*(given + self.more))
+    MindSpore reads the text of a `construct`. A loop over steps would be a graph of its own for each of them, and the
+    time to join these graphs grows faster than the square of their number.
+    """
+    names = {id(one): f"tensor_{place}" for place, one in enumerate(record.tensors)}
+    for place, one in enumerate(record.constants):
+        names[id(one)] = f"self.constant_{place}"
+        setattr(cell, f"constant_{place}", Tensor(one.array))
+    lines = ["def construct(self, " + ", ".join(names[id(one)] for one in record.tensors) + "):"]
+    for place, (result, primitive, inputs, more, together) in enumerate(record.steps):
+        given = ", ".join(names[id(one)] for one in inputs)
+        for number, one in enumerate(more):
+            setattr(cell, f"more_{place}_{number}", one)
+            given += f", self.more_{place}_{number}"
+        setattr(cell, f"primitive_{place}", primitive)
+        names[id(result)] = f"result_{place}"
+        lines.append(f"    result_{place} = self.primitive_{place}({f'({given},)' if together else given})")
+    lines.append("    return " + ", ".join(names[id(one)] for one in results))
+    text = "\n".join(lines) + "\n"
+    file = f"<unsplit {hash(text)}>"
+    linecache.cache[file] = len(text), None, text.splitlines(True), file
+    space: dict = {"__name__": __name__}
+    exec(compile(text, file, "exec"), space)
+    cell.construct = types.MethodType(space["construct"], cell)
 
 
 class _Number:
@@ -112,18 +117,18 @@ class _Record:
     """An `xp` that records operations, with the names of `host_integers`.
 
     Attributes:
-        tensor: number that the cell is called with.
+        tensors: numbers that the cell is called with.
         constants: numbers without an operation.
-        steps: (primitive, its inputs, further arguments, whether it takes a tuple).
+        steps: (result, primitive, its inputs, further arguments, whether it takes a tuple).
     """
 
     minimum: Callable
 
-    def __init__(self, shard: Shard, tensor: np.ndarray):
-        self._shard, self.tensor = shard, _Number(self, tensor)
+    def __init__(self, shard: Shard, shapes: tuple):
+        self._shard = shard
+        self.tensors = tuple(_Number(self, np.zeros(shape, np.int32)) for shape in shapes)
         self.constants: list[_Number] = []
         self.steps: list[tuple] = []
-        self._results: list[_Number] = []
         for name, primitive in _FUNCTIONS.items():
             setattr(self, name, functools.partial(self._call, name, primitive))
 
@@ -134,19 +139,14 @@ class _Record:
     def array_of(self, one: Any) -> Any:
         return one.array if isinstance(one, _Number) else np.int32(one)
 
-    def places(self, numbers: tuple) -> tuple[int, ...]:
-        """Return the places of numbers among the tensor, constants and results of steps."""
-        order = {id(one): place for place, one in enumerate((self.tensor, *self.constants, *self._results))}
-        return tuple(order[id(one)] for one in numbers)
-
     def step(self, primitive, inputs, array: np.ndarray, more: tuple = (), together: bool = False) -> _Number:
         """Add a step, with an array as its result shows it. Its primitive splits nothing."""
         inputs = tuple(one if isinstance(one, _Number) else self.array(one) for one in inputs)
         if not isinstance(primitive, ops.Reshape):
             self._shard.glue(primitive, *((None,) * one.array.ndim for one in inputs))
-        self.steps.append((primitive, inputs, more, together))
-        self._results.append(_Number(self, array))
-        return self._results[-1]
+        result = _Number(self, array)
+        self.steps.append((result, primitive, inputs, more, together))
+        return result
 
     def _call(self, name: str, primitive: Callable, *inputs: _Number) -> _Number:
         return self.step(primitive(), inputs, getattr(host_integers, name)(*map(self.array_of, inputs)))
@@ -170,9 +170,17 @@ class _Record:
         array = host_integers.scatter(places.array, values.array, count)
         return self.step(ops.UnsortedSegmentSum(), (values, places), array, (count,))
 
+    def smallest(self, one: _Number) -> _Number:
+        return self._of_rows(ops.ReduceMin(), one, host_integers.smallest(one.array))
+
+    def largest(self, one: _Number) -> _Number:
+        return self._of_rows(ops.ReduceMax(), one, host_integers.largest(one.array))
+
+    def _of_rows(self, primitive: ops.Primitive, one: _Number, array: np.ndarray) -> _Number:
+        return self.step(primitive, (self._cast(one, mstype.float32, np.float32),), array, (1,))
+
     def count_true(self, one: _Number) -> _Number:
-        wide = self._cast(one, mstype.float32, np.float32)
-        return self.as_int(self.step(ops.ReduceSum(), (wide,), wide.array.sum(1), (1,)))
+        return self.as_int(self._of_rows(ops.ReduceSum(), one, host_integers.count_true(one.array).astype(np.float32)))
 
     def first_true(self, one: _Number) -> _Number:
         wide = self._cast(one, mstype.float32, np.float32)
@@ -185,18 +193,47 @@ class _Record:
         return self.step(ops.Concat(0), numbers, np.concatenate([one.array for one in numbers]), together=True)
 
 
-class OwnPart(nn.Cell):
-    """Take a device's part of a tensor: a tuple of int32 without gradient.
+class Redistributed(nn.Cell):
+    """Hand on a tensor of a sharded graph in the layout of the kernels.
+
+    MindSpore redistributes a tensor directly before the primitive that needs another layout. The kernels stand inside a
+    Cell with a `bprop`, which gets the inputs of the Cell from before the redistribution. So these two primitives stand
+    outside. On a device they only name another shape.
+    """
+
+    def __init__(self, shard: Shard, axes: tuple):
+        super().__init__()
+        self.expand, self.squeeze = shard.glue(ops.ExpandDims(), axes), shard.glue(ops.Squeeze(0), (None, *axes))
+
+    def construct(self, tensor):
+        return self.squeeze(self.expand(tensor, 0))
+
+
+class OwnParts(nn.Cell):
+    """Take a device's parts of tensors, as int32 without gradient.
 
     Args:
-        shape: of the part.
-        axes: of the tensor, see `strategy.axes_of`.
+        shapes: of the parts.
+        axes: of each tensor, see `strategy.axes_of`.
         shard: of the call.
     """
 
+    def __init__(self, shapes: tuple, axes: tuple, shard: Shard):
+        super().__init__()
+        self.shapes, self.shard = shapes, shard
+        self.parts = nn.CellList([_OwnPart(*one, shard) for one in zip(shapes, axes)])
+
+    def construct(self, *tensors):
+        result = ()
+        for part, tensor in zip(self.parts, tensors):
+            result = result + (part(tensor),)
+        return result
+
+
+class _OwnPart(nn.Cell):
     def __init__(self, shape: tuple, axes: tuple, shard: Shard):
         super().__init__()
-        self.cast = shard.glue(ops.Cast(), axes)
+        self.cast, self.arriving = shard.glue(ops.Cast(), axes), Redistributed(shard, axes)
         self.take: tuple = ()
         for axis, (size, whole) in enumerate(zip(shape, shard.whole(shape, axes))):
             if whole > size:
@@ -205,7 +242,7 @@ class OwnPart(nn.Cell):
                 self.take = (*self.take, (take, Tensor(numbers), axis))
 
     def construct(self, tensor):
-        tensor = self.cast(tensor, mstype.int32)
+        tensor = self.arriving(self.cast(tensor, mstype.int32))  # a Cast from int32 goes away
         for take, numbers, axis in self.take:
             tensor = take(tensor, numbers, axis)
-        return (ops.stop_gradient(tensor),)
+        return ops.stop_gradient(tensor)

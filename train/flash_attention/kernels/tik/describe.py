@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.forward import schedule as forward
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
-def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **chosen: Any) -> KernelProblem:
+def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelProblem:
     """Return the kernel problem of a call.
 
     A field that makes no difference to a kernel has its default.
@@ -27,7 +27,6 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
 
     Args:
         layout: of a dense call's tensors, as the kernels get them.
-        sharded: MindSpore splits every operation of the graph around the kernels, see `lists_tiles`.
         **chosen: cores, memories and tiling.
 
     Raises:
@@ -40,7 +39,7 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         chosen["keep_blocks"] = _keep_blocks(call)
     elif call.kind == "paged":
         layout, storage = "BSND", Paged(call.paged.block_size, call.paged.blocks)
-    shape, dropped, listed = mask_shape(call, sharded), call.dropped_share, lists_tiles(call, sharded)
+    shape, dropped, listed = mask_shape(call), call.dropped_share, lists_tiles(call)
     same = "batch heads kv_heads seq_q seq_k dtype sinks bias_shape bias_dtype return_lse"
     described = Call(
         **{name: getattr(call, name) for name in same.split()},
@@ -63,9 +62,9 @@ def kernel_problem(call: Call, layout: str = "BNSD", sharded: bool = False, **ch
         training=dropped > 0,
         prefix=packed and call.prefix,
         storage=storage,
-        **(_tiles(call, sharded) if listed else {}),
+        **(_tiles(call) if listed else {}),
     )
-    prefixed = listed and _lists_prefix(call, sharded)
+    prefixed = listed and _lists_prefix(call)
     keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != "" and not described.segments
     if keeps_tiles:
         chosen["scattered"] = tile_lists.scattered(known(call.block_mask_key).tiles, call.block_mask_tile)
@@ -92,50 +91,48 @@ def _slopes(call: Call) -> tuple[float, ...]:
     return tuple(alibi_slopes(call)) * items
 
 
-def mask_shape(call: Call, sharded: bool = False) -> tuple | None:
+def mask_shape(call: Call) -> tuple | None:
     """Return the shape of the kernels' explicit mask. Prefix and segments become part of it, see `makes_mask`."""
-    if not makes_mask(call, sharded):
+    if not makes_mask(call):
         return call.mask_shape
-    tiles = None if lists_tiles(call, sharded) else call.block_mask_shape
+    tiles = None if lists_tiles(call) else call.block_mask_shape
     given = [shape for shape in (call.mask_shape, tiles) if shape is not None]
-    batch = call.batch if masks_prefix(call, sharded) or call.segments else max(shape[0] for shape in given)
+    batch = call.batch if masks_prefix(call) or call.segments else max(shape[0] for shape in given)
     return batch, max((1, *(shape[1] for shape in given))), call.seq_q, call.seq_k
 
 
-def makes_mask(call: Call, sharded: bool = False) -> bool:
+def makes_mask(call: Call) -> bool:
     """Return True if inputs other than a mask become the kernels' explicit mask. Segments and a block mask do unless
     `lists_tiles`. Kernels of packed sequences take prefixes.
     """
-    listed = lists_tiles(call, sharded)
-    return (
-        masks_prefix(call, sharded)
-        or (call.segments and (sharded or not listed))
-        or (call.block_mask_shape is not None and not listed)
-    )
+    listed = lists_tiles(call)
+    return masks_prefix(call) or (call.segments and not listed) or (call.block_mask_shape is not None and not listed)
 
 
-def masks_prefix(call: Call, sharded: bool = False) -> bool:
+def masks_prefix(call: Call) -> bool:
     """Return True if prefixes become part of the kernels' explicit mask."""
-    return call.prefix and call.kind != "varlen" and not (_lists_prefix(call, sharded) and lists_tiles(call, sharded))
+    return call.prefix and call.kind != "varlen" and not (_lists_prefix(call) and lists_tiles(call))
 
 
 @functools.lru_cache(maxsize=64)
-def lists_tiles(call: Call, sharded: bool = False) -> bool:
+def lists_tiles(call: Call) -> bool:
     """Return True if the kernels visit only tiles that block mask and segment ids show.
 
     Lists need room in the Unified Buffer, and tiles that whole tiles of the block mask hold. Kernels that have neither
-    compute the same from an explicit mask. So they do with segment ids, if MindSpore splits the operations that make
-    lists of them.
+    compute the same from an explicit mask.
     """
-    listed = _tiles(call, sharded)
+    listed = _tiles(call)
     if not listed:
         return False
     try:
         plain = replace(call, block_mask_shape=None, block_mask_tile=0, segments=False)
-        prefixed = _lists_prefix(call, sharded)
-        if prefixed:
+        prefixed = _lists_prefix(call)
+        if call.prefix:
             plain = replace(plain, prefix=False, rules=replace(call.rules, causal=False))
-        problem = kernel_problem(plain, sharded=True)  # a prefix beside ids in the mask
+        if call.prefix and not prefixed:  # the mask shows it
+            heads = (call.mask_shape or (1, 1))[1]
+            plain = replace(plain, mask_shape=(call.batch, heads, call.seq_q, call.seq_k), mask_dtype="float16")
+        problem = kernel_problem(plain)
         problem = replace(problem, call=replace(problem.call, **listed), prefixed=prefixed)
         if listed["segments"] and not segments.addressable(problem):
             return False
@@ -146,16 +143,16 @@ def lists_tiles(call: Call, sharded: bool = False) -> bool:
     return True
 
 
-def _tiles(call: Call, sharded: bool) -> dict:
+def _tiles(call: Call) -> dict:
     """Return fields of the kernels' call for lists of tiles, or none."""
     shape, tile = call.block_mask_shape, call.block_mask_tile
-    listed = (call.segments and not sharded) or _lists_prefix(call, sharded)
+    listed = call.segments or _lists_prefix(call)
     if listed:
         tile = tile or segments.TILE
         shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)
     return {} if shape is None else {"block_mask_shape": shape, "block_mask_tile": tile, "segments": listed}
 
 
-def _lists_prefix(call: Call, sharded: bool) -> bool:
+def _lists_prefix(call: Call) -> bool:
     """Return True if prefixes become lists of tiles, if there is room. Beside segment ids the mask shows them."""
-    return call.prefix and call.kind == "dense" and not call.segments and not sharded
+    return call.prefix and call.kind == "dense" and not call.segments

@@ -215,7 +215,7 @@ def turned(case, name, array):
     return array.swapaxes(0, 1) if case.layouts.get(name) == "turned" else array
 
 
-def expected(case, data, weights, mask, segments):
+def expected(case, data, weights, mask, segments, tiles):
     """Return the gradients of the inputs in float64."""
     given = {name: turned(case, name, data[name]).astype(float) for name in case.inputs}
     biased = "bias" in given
@@ -232,7 +232,7 @@ def expected(case, data, weights, mask, segments):
     if case.prefix:
         more["prefix"] = segments
     if case.tiles:
-        more["block_mask"] = TILES
+        more["block_mask"] = tiles
     queries = [given["query"]]
     for _ in range(case.layers):
         queries.append(reference.truth(call, queries[-1], given["key"], given["value"], **more).output)
@@ -268,21 +268,28 @@ def check(name):
     if case.prefix:
         segments = np.array([6, 0, 70, 136], np.int32)
     mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
-    given_mask = mask.reshape(mask_shape(case)) if case.mask else TILES if case.given_tiles else mask
-    given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
-    inputs = Tensor(given_mask[mine]), Tensor(given_ids[mine])
+
+    def inputs(tiles):
+        given_mask = mask.reshape(mask_shape(case)) if case.mask else tiles if case.given_tiles else mask
+        given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
+        return Tensor(given_mask[mine]), Tensor(given_ids[mine])
+
     if case.optimizer:
-        shared, alone = (losses(one, data, weights, inputs) for one in (case, replace(case, optimizer=False)))
+        shared, alone = (losses(one, data, weights, inputs(TILES)) for one in (case, replace(case, optimizer=False)))
         np.testing.assert_allclose(shared, alone, rtol=1e-3)
         return
     context(case)
-    _, gradients = Gradients(Network(case, data, weights).set_train())(*inputs)
-    wrong = []
-    for (name, right), found in zip(expected(case, data, weights, mask, segments).items(), gradients):
-        right = laid_out(case, right)
-        error = np.abs(found.asnumpy() / -2 - right).max() / np.abs(right).max()
-        if not error < 0.01:
-            wrong.append(f"{name}: {error:.3f}")
+    network, wrong = Gradients(Network(case, data, weights).set_train()), []
+    for call in range(2):  # the second has the data of other batch items
+        order = np.arange(BATCH)[::-1] if call else np.arange(BATCH)
+        tiles = TILES[order] if case.given_tiles else TILES
+        mask, segments = mask[order], segments[order]
+        _, gradients = network(*inputs(tiles))
+        for (name, right), found in zip(expected(case, data, weights, mask, segments, tiles).items(), gradients):
+            right = laid_out(case, right)
+            error = np.abs(found.asnumpy() / -2 - right).max() / np.abs(right).max()
+            if not error < 0.01:
+                wrong.append(f"{name}, call {call}: {error:.3f}")
     assert not wrong, "; ".join(wrong)
 
 

@@ -310,29 +310,27 @@ def test_operators_list_the_tiles_of_their_share(shape):
         )
 
 
-@pytest.mark.parametrize("morph", (False, True))
 @pytest.mark.parametrize(
     "fields, axes",
     [
         ({"block_mask_shape": (8, 4, 1, 1)}, None),
         ({"block_mask_shape": (1, 1, 1, 1)}, None),
         ({"block_mask_shape": (8, 1, 1, 1), "block_mask_key": ALIVE.key}, None),
-        ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, ("dp", None, None, None)),
-        ({"segments": True}, ("dp", None, None, None)),
+        ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, None),
+        ({"segments": True}, None),
+        ({"segments": True, "prefix": True, "causal": True}, ("dp", None, None, None)),
     ],
 )
-def test_operators_list_tiles_and_make_a_mask_of_ids(monkeypatch, fields, axes, morph):
-    """A graph without a Morph makes no lists of segment ids."""
-    monkeypatch.setattr(explicit_mask, "MORPH", morph)
+def test_operators_list_tiles_or_make_a_mask(fields, axes):
+    """Beside segment ids a prefix becomes a mask."""
     tile = {"block_mask_tile": 64} if "block_mask_shape" in fields else {}
     call = make_call(**{**SIZES, "dtype": "float16", **tile, **fields})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(call, None)
     local = shard.grid.local(call, 3)
-    axes = None if morph else axes
     assert explicit_mask.with_mask(shard, local).mask_axes == axes
-    problem = describe.kernel_problem(local, sharded=not morph)
+    problem = describe.kernel_problem(local)
     assert (problem.mask == "per_score") == (axes is not None)
-    assert problem.listed == bool(tile or morph)
+    assert problem.listed
     if axes is not None:
         assert problem.call.mask_shape[:2] == (2, 1)
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from flash_attention.backends.tik.unsplit import OwnPart, Unsplit
-from flash_attention.kernels.tik import host_integers, operators
+from flash_attention.backends.tik.unsplit import OwnParts, Unsplit
+from flash_attention.kernels.tik import describe, host_integers, operators
+from flash_attention.kernels.tik.common import segments
 from flash_attention.sharding.shard import Shard
 from flash_attention.sharding.strategy import DeviceGrid, axes_of
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.tik.test_tile_lists import problem_and_mask, visits
 
 
-class Lists(nn.Cell):
-    def __init__(self, problem, stage, shard, axes):
+class OfParts(nn.Cell):
+    def __init__(self, make, shapes, axes, shard):
         super().__init__()
-        shape = problem.call.block_mask_shape
-        self.part = OwnPart(shape, axes, shard)
-        self.table = Unsplit(lambda xp: operators.list_table(xp, problem, stage), shape, shard)
+        self.parts, self.results = OwnParts(shapes, axes, shard), Unsplit(make, shapes, shard)
 
-    def construct(self, mask):
-        return self.table(self.part(mask)[0])
+    def construct(self, *tensors):
+        return self.results(*self.parts(*tensors))
 
 
 @pytest.mark.parametrize("stage", ("forward", "grad"))
@@ -34,6 +36,32 @@ def test_a_device_lists_the_tiles_of_its_part(planes, stage):
         shard = Shard(grid, rank, block_axes=axes)
         own = shard.part(mask, axes)
         problem, _ = problem_and_mask(64, own.shape[:2], batch=1, heads=2)
-        table = Lists(problem, stage, shard, axes)(Tensor(mask)).asnumpy()
+        lists = OfParts(lambda xp: operators.list_table(xp, problem, stage), (own.shape,), (axes,), shard)  # noqa: B023
+        table = lists(Tensor(mask)).asnumpy()
         np.testing.assert_array_equal(table, operators.list_table(host_integers, problem, stage)(own))
         assert len(visits(problem, own, stage)) < len(visits(problem, np.ones_like(own), stage))
+
+
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("fields", ({"segments": "documents"}, {"prefix": True, "mask": "causal"}))
+def test_a_device_compares_ids_and_prefixes_of_its_part(fields, masked):
+    """With a block mask of each item and head, the states are of the part's heads."""
+    random, planes = np.random.default_rng(1), (2, 4, 3, 3)
+    case = Case(batch=2, heads=4, kv_heads=4, seq_q=140, seq_k=140, dtype="float16", **fields)
+    tokens = 2 if case.segments else 1
+    whole = [random.integers(-1, 9, (2, 140) if case.segments else 2).astype(np.int32) * 20 for _ in range(tokens)]
+    axes = [("dp", None) if case.segments else ("dp",)] * tokens
+    more = {"block_mask_shape": planes, "block_mask_tile": 64} if masked else {}
+    if masked:
+        whole.append(random.integers(0, 2, planes).astype(np.uint8))
+        axes.append(axes_of(planes))
+    make = segments.numbers if case.segments else segments.positions
+    grid = DeviceGrid(2, 2, 4)
+    for rank in range(4):
+        shard = Shard(grid, rank)
+        problem = describe.kernel_problem(grid.local(replace(case.call, **more), rank))
+        own = [shard.part(array, one).astype(np.int32) for array, one in zip(whole, axes)]
+        shapes = tuple(array.shape for array in own)
+        found = OfParts(lambda xp: make(xp, problem), shapes, axes, shard)(*map(Tensor, whole))  # noqa: B023
+        for one, right in zip(found, make(host_integers, problem)(*own)):
+            np.testing.assert_array_equal(one.asnumpy(), right)

@@ -114,7 +114,7 @@ def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | 
         alike = xp.logical_and(low == high, xp.smallest(rests) == xp.largest(rests))
         return low, high, xp.largest(rests), xp.as_int(xp.logical_and(alike, xp.smallest(ids) >= 0))
 
-    def make(queries, keys, block_mask):  # type: ignore[no-untyped-def]
+    def make(queries, keys, block_mask=None):  # type: ignore[no-untyped-def]
         mine = ends(queries, owned, tiles[0])
         theirs = ends(keys, visited, tiles[1])
         low, high, rest, alike = [xp.reshape(one, (batch, 1, -1, 1)) for one in mine]
@@ -149,7 +149,7 @@ def positions(xp: Any, problem: KernelProblem) -> Callable[[Array, Array | None]
         first, second = xp.reshape(first, (-1, 16)), xp.reshape(second, (-1, 16))
         return xp.stack((first, second) + (second * 0,) * (TERMS - 2))
 
-    def make(prefix, block_mask):  # type: ignore[no-untyped-def]
+    def make(prefix, block_mask=None):  # type: ignore[no-untyped-def]
         end = xp.reshape(xp.minimum(xp.maximum(prefix, 0), length), (-1, 1))
         start = end // NEAR * NEAR
         of_query = xp.minimum(xp.maximum(position - start, -1), FAR)
