@@ -177,7 +177,7 @@ CHANGES = {
         *(({"is_workspace": True}, "is_workspace"), ({"is_atomic_add": True}, "is_atomic_add")),
         *(({"start_addr": 64, "scope": tik.scope_gm}, "start_addr"), ({"start_addr": -32}, "start_addr")),
         *(({"init_value": [1.0] * 16}, "init_value"), ({"max_mem_size": 0}, "max_mem_size of")),
-        ({"max_mem_size": 31}, "max_mem_size"),
+        ({"max_mem_size": 31}, "needs 32 bytes, max_mem_size is 31"),
     ],
     lambda k, change: k.for_range(**{**LOOP, **change}): [
         *(({"begint": -1}, "begint"), ({"endt": 2147483648}, "endt"), ({"begint": 5}, "begint <= endt")),

@@ -192,6 +192,8 @@ def test_compare_and_select(strict, bench, mode, function, dtype, elements, scal
     np.testing.assert_array_equal(np.unpackbits(mask.values, bitorder="little")[:elements], chosen)
     dst = bench.tensor("UB", dtype, elements)
     bench.call("h_sel", dst, src0, src1, mask)
+    (op,) = bench.bind("h_sel", dst, src0, src1, mask)
+    assert op.cycles == 3 * -(-elements * np.dtype(dtype).itemsize // 256)
     np.testing.assert_array_equal(dst.values, np.where(chosen, x, 1.0 if scalar else y))
 
 

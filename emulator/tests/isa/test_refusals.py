@@ -170,7 +170,7 @@ REFUSED = [
         for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0)))
         for target, source, reason in (
             *(("GM", "L0C", "through the Unified Buffer"), ("L1", "L0C", "through the Unified Buffer")),
-            *(("UB", "L0A", "no such data path"), ("GM", "GM", "no such data path")),
+            *(("UB", "L0A", "no move from L0A to UB: Ascend 910 has no such"), ("GM", "GM", "no such data path")),
             *(("L0A", "UB", "no such data path"), ("L0C", "GM", "no such data path")),
         )
     ),

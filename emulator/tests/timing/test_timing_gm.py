@@ -1,5 +1,7 @@
 """Global memory: bandwidth, bursts, lines of the L2 buffer."""
 
+from dataclasses import replace
+
 import pytest
 from tikemu.isa.micro_op import Transfer
 from tikemu.isa.region import Memory, Region
@@ -63,6 +65,8 @@ def test_l2_serves_what_was_read_before():
     assert (first.cycles, first.share, first.latency) == (pytest.approx(65536 / 78), pytest.approx(65536 / 36.25), 350)
     assert (again.cycles, again.share, again.latency) == (pytest.approx(65536 / 110), 0, 150)
     assert model.cached_cost(transfer, cost, 2, lines).latency == 350  # another tensor
+    for direction in ("write", "atomic"):
+        assert model.cached_cost(replace(transfer, direction=direction), cost, 1, lines) is cost
 
 
 def test_l2_forgets_the_least_recently_used():

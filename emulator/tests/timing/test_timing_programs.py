@@ -188,9 +188,11 @@ def test_loop_iterations_cost_the_scalar_unit(kernel):
     source = kernel.Tensor("float16", (16,), tik.scope_gm, "source")
     total = kernel.Scalar("int32", init_value=0)
     with kernel.for_range(0, 10) as i:
-        total.set_as(total + i)
+        total.set_as(total + i - 1)
     kernel.BuildCCE("loop", [source], [])
-    assert tikemu.run(kernel, {}, numerics=False).cycles == 1 + 10 * (ISSUE + 2)
+    result = tikemu.run(kernel, {}, numerics=False)
+    assert result.cycles == 1 + 10 * (ISSUE + 3)
+    assert result.code_bytes == (1 + 3 + 3) * 8  # the first value, the loop, two operations and a copy
 
 
 def test_code_size_counts_loops_once_and_copies_separately(kernel):

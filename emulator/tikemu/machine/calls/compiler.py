@@ -172,14 +172,12 @@ class CallCompiler:
         """Compile a function of the scalar unit: its result is assigned to a Scalar."""
         spec, target = statement.spec, statement.args[statement.spec.destination]
         if self.needs.instruction(statement):
-            entries, cost = [], 1
+            entries = []
             for name, value in statement.args.items():
                 if name == spec.destination or ir.is_immediate(value):
                     entries.append(f"{name!r}: {self.name('A', value)}")
                 else:
-                    text = self.expressions.wrapped(value)
-                    cost += text.cost
-                    entries.append(f"{name!r}: {text.source}")
+                    entries.append(f"{name!r}: {self.expressions.wrapped(value).source}")
             function = self.name("E", spec.evaluate)
             self.emit(f"{name_of(target)} = {function}({{{', '.join(entries)}}})", statement.location)
         self.scalar_cost(1)

@@ -151,10 +151,17 @@ def test_which_row_blocks_are_chosen():
     assert _chosen(2048, 64, softcap=30.0, mask="per_key") == "single128"
 
 
+def test_no_more_slots_for_output_columns_than_pairs_of_them():
+    plans = [schedule.choose(make_kernel_problem(1, 32, 2048, 2048, dim)).plan for dim in (32, 64, 128)]
+    assert [plan.staging_slots for plan in plans] == [1, 2, 3]
+
+
 def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
     problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="BSH", storage=Varlen(count=2))
     assert all(BLOCK % plan.rows == 0 for plan in candidates(problem))
-    assert schedule.choose(problem).plan.strategy == "pair64"
+    choice = schedule.choose(problem)
+    assert choice.plan.strategy == "pair64"
+    assert sum(choice.split.units) == 2 * 2 * 17  # row blocks of an item, heads, items of two sequences at most
     with pytest.raises(ValueError, match="tiling: got 'pair96' with packed sequences, allowed are .*pair64"):
         candidates(dataclasses.replace(problem, tiling="pair96"))
 

@@ -45,13 +45,17 @@ KINDS = {
 }
 
 
+def table_of(problem: KernelProblem, stage: str, mask: np.ndarray) -> np.ndarray:
+    """Return the work table of a stage."""
+    if problem.keeps_tiles:
+        return operators.known_table(problem, stage, mask)
+    return operators.list_table(host_integers, problem, stage)(mask)
+
+
 def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
     """Return (core, head, row block, key tile) of the visits of a stage. Heads count over all items."""
     result: list[tuple] = []
-    if problem.keeps_tiles:
-        words = operators.known_table(problem, stage, mask)
-    else:
-        words = operators.list_table(host_integers, problem, stage)(mask)
+    words = table_of(problem, stage, mask)
     schedule, rows = (forward, forward_items) if stage == "forward" else (backward, backward_items)
     plan, split = schedule.choose(problem).plan, schedule.choose(problem).split
     size, places = split.words.size, tile_lists.CODES * (2 * plan.ways if plan.ways > 1 else 1)
@@ -205,11 +209,13 @@ def test_tiles_that_nobody_visits_are_not_touched(tik, execute_nan, tile):
     assert (found["logsumexp"][:, :, rows] < -1e38).all()
 
 
-def test_steep_slopes_find_their_largest_scores_at_once(on_emulator):
+@pytest.mark.parametrize("keeps", (False, True), ids=("data", "known"))
+def test_steep_slopes_find_their_largest_scores_at_once(on_emulator, keeps):
     """The sample of a row block is the nearest tile; else the row block would be computed twice."""
     problem = tik_kernels.problem_of(512, 64, causal=True, alibi=True)
-    listed = changed(problem, block_mask_shape=(1, 1, 4, 4), block_mask_tile=128)
-    work = operators.list_table(host_integers, listed, "forward")(np.ones((1, 1, 4, 4), np.uint8))
+    mask = np.ones((1, 1, 4, 4), np.uint8)
+    listed = replace(changed(problem, block_mask_shape=mask.shape, block_mask_tile=128), keeps_tiles=keeps)
+    work = table_of(listed, "forward", mask)
     cycles = [
         tik_kernels.simulate(tik_kernels.build(one), given={"work": work}, numerics=True).cycles
         for one in (problem, listed)
