@@ -136,8 +136,9 @@ def test_an_argument_by_the_name_of_another_library_is_python_s_error() -> None:
 
 def test_importing_the_package_imports_neither_mindspore_nor_numpy(run_python):
     code = (
-        "import sys, flash_attention; assert flash_attention.__version__;"
-        "assert 'FlashAttention' in dir(flash_attention); print('mindspore' in sys.modules, 'numpy' in sys.modules)"
+        "import sys, flash_attention, flash_attention.context_parallel as parallel; assert flash_attention.__version__;"
+        "assert 'FlashAttention' in dir(flash_attention) and 'GatherAttention' in dir(parallel);"
+        "print('mindspore' in sys.modules, 'numpy' in sys.modules)"
     )
     assert run_python("-c", code).split() == ["False", "False"]
 
