@@ -36,6 +36,7 @@ class Expanded(nn.Cell):
         super().__init__()
         query, output = (placement(problem, name).shape for name in ("query", "output"))
         rows = (call.batch, call.heads, padded(call.seq_q))
+        self.missing = MOST_DATA - len(axes)
         bias = shard.bias_axes if call.bias != "per_key" else (None, *(shard.bias_axes or ()))
         inputs = [
             *(TENSOR, TENSOR, TENSOR),
@@ -45,10 +46,9 @@ class Expanded(nn.Cell):
             ("dp", "mp", None) if call.sinks else _WHOLE,
             _WHOLE,
             *axes,
-            *((_WHOLE,) * (MOST_DATA - len(axes))),
+            *((_WHOLE,) * self.missing),
         ]
         # MindSpore compiles functions that are arguments of Morph. It calls the functions that are set here.
-        self.missing = MOST_DATA - len(axes)
         self.morph = ops.Morph(_Flat(kernels, lists, len(axes)), _compiled, _compiled)
         self.morph.infer_shape = shard.infer_shapes(query, [(output, TENSOR), (rows, ROWS)])
         self.morph.infer_dtype = _dtypes
