@@ -56,16 +56,6 @@ def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case,
     assert not any(operator["name"].startswith("All") for operator in last)
 
 
-@pytest.mark.parametrize(
-    ("case", "names", "share"),
-    [("tik-only-batch", TIK, [1, 4, 40, 16]), ("cpu-only-heads", ["FlashAttentionForwardBNSD"] * 2, [1, 2, 40, 16])],
-)
-def test_batch_or_heads_alone(compiled, case, names, share):
-    forward = only(compiled[case]["sharded"], names[0])
-    assert compiled[case]["sharded"] == [forward]
-    assert only(compiled[case]["last"], names[1])["shapes"][0] == share
-
-
 def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
     whole, last = (compiled["cpu-sinks-prefix-segments"][stage] for stage in ("sharded", "last"))
     forward = only(whole, "FlashAttentionForwardBNSD")
@@ -103,16 +93,3 @@ def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):
     assert alibi["slopes"] == [2**-6, 2**-8]
     rules = only(compiled["cpu-SBH-dropout"]["last"], "FlashAttentionForwardSBH")["rules"]
     assert rules[10:12] == [2, 2]  # batch_offset and head_offset
-
-
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("no-sharding", "ValueError: dp, mp: got 1 * 1 = 1 for 8 devices; their product must be the number of devices"),
-        ("mask-batch", "ValueError: attention_mask: got shape (8, 40, 40) with have_attention_mask_batch=False"),
-        ("kv-heads", "ValueError: mp: got 4 for 2 key/value heads"),
-        ("math", "RuntimeError: backend 'math' cannot run this call: has no shard strategies"),
-    ],
-)
-def test_what_cannot_be_sharded_is_an_error_of_the_layer(compiled, case, message):
-    assert compiled[case].startswith(message)

@@ -69,7 +69,7 @@ def summed(array, shape):
     return array.sum(axis=tuple(axis for axis, size in enumerate(shape) if size == 1), keepdims=True)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 @pytest.mark.parametrize("added", (False, True), ids=("boolean", "added"))
 @pytest.mark.parametrize(("lead", "shape"), SHAPES, ids=str)
@@ -168,21 +168,6 @@ def test_dropping_everything_gives_zeros_and_gradients_of_zeros(rate, backend, m
     with attention_backend(backend):
         output, gradients = ops.value_and_grad(loss, grad_position=(0, 1, 2))(*tensors)
     assert not output.asnumpy().any() and not any(gradient.asnumpy().any() for gradient in gradients)
-
-
-def test_dropout_applies_whenever_it_is_asked_for_and_follows_set_seed():
-    tensors = draw(2, 3, 40, 16), draw(2, 3, 40, 16, seed=1), draw(2, 3, 40, 16, seed=2)
-
-    def run():
-        return scaled_dot_product_attention(*tensors, dropout_p=0.5).asnumpy()
-
-    with attention_backend("math"):
-        ms.set_seed(11)
-        first, second = run(), run()
-        ms.set_seed(11)
-        np.testing.assert_array_equal(run(), first)
-        np.testing.assert_array_equal(run(), second)
-    assert np.abs(first - second).max() > 0.1
 
 
 @pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])

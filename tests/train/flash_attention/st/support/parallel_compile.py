@@ -95,27 +95,17 @@ class _Double(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Gradients of a network with regard to all inputs."""
+    """Gradients of the inputs, and of the sinks if there are some."""
 
     def __init__(self, network):
         super().__init__()
-        self.network = network
-        self.gradients = ops.GradOperation(get_all=True)
+        self.network, self.weights = network, ParameterTuple(network.trainable_params())
+        self.gradients = ops.GradOperation(get_all=True, get_by_list=len(self.weights) > 0)
 
     def construct(self, *tensors):
+        if len(self.weights) > 0:
+            return self.gradients(self.network, self.weights)(*tensors)
         return self.gradients(self.network)(*tensors)
-
-
-class GradientsAndSinks(nn.Cell):
-    """Gradients of the inputs and of the sinks."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.sinks = network, ParameterTuple((network.sinks,))
-        self.gradients = ops.GradOperation(get_all=True, get_by_list=True)
-
-    def construct(self, *tensors):
-        return self.gradients(self.network, self.sinks)(*tensors)
 
 
 @dataclass(frozen=True)
@@ -142,10 +132,10 @@ class Case:
             tensors += [Tensor(np.ones(shape, np.int32)) for shape in ((BATCH,), (BATCH, SEQ))]
         target.set(self.target)
         try:
-            kind, gradients = (NetworkWithSinks, GradientsAndSinks) if self.optional_inputs else (Network, Gradients)
+            kind = NetworkWithSinks if self.optional_inputs else Network
             network = kind(self.layer(), (*[self.split] * 3, self.mask_split, SPLIT)).set_train()
             # No device code is made for a phase of this name.
-            _cell_graph_executor.compile(gradients(network), *tensors, phase="export.sharded", do_convert=False)
+            _cell_graph_executor.compile(Gradients(network), *tensors, phase="export.sharded", do_convert=False)
         except (RuntimeError, ValueError) as error:
             if not end_of_graph(error):
                 return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -184,22 +174,6 @@ CASES = {
     ),
     "cpu-sinks-prefix-segments": Case(lambda: _layer(causal=True, backend="cpu"), target="GPU", optional_inputs=True),
     "tik-sinks-prefix-segments": Case(lambda: _layer(causal=True), optional_inputs=True),
-    "tik-only-batch": Case(
-        lambda: _layer(dp=8, mp=1, dropout_rate=0.1), mask=(BATCH, SEQ, SEQ), split=(8, 1, 1, 1), mask_split=(8, 1, 1)
-    ),
-    "cpu-only-heads": Case(
-        lambda: _layer(dp=1, mp=8, alibi=True, backend="cpu"),
-        target="GPU",
-        shape=(1, 16, SEQ, HEAD_DIM),
-        key_shape=(1, 8, SEQ, HEAD_DIM),
-        mask=(1, SEQ, SEQ),
-        split=(1, 8, 1, 1),
-        mask_split=(1, 1, 1),
-    ),
-    "no-sharding": Case(lambda: _layer(dp=1, mp=1)),
-    "mask-batch": Case(lambda: _layer(have_attention_mask_batch=False), mask=(BATCH, SEQ, SEQ)),
-    "kv-heads": Case(lambda: _layer(dp=2, mp=4)),
-    "math": Case(lambda: _layer(backend="math")),
 }
 
 

@@ -237,34 +237,12 @@ def test_fewer_keys_than_a_row_block_has_rows(tik, execute, seq_k, head_dim):
     _check(attention, arrays, actual)
 
 
-def test_fewer_heads_than_cores(tik, execute):
-    attention = Call(
-        1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ((16, 66000), (66000, 16)), ids=("many_keys", "many_queries"))
+def test_strides_beyond_the_field_of_an_instruction(tik, execute, sizes):
+    attention = Call(1, 1, *sizes, 48, training=True)
     arrays, _ = _attention(attention)
-    problem = describe.kernel_problem(attention, cores=7)
-    operator = build_backward(problem, tik)
-    assert operator.main.cores > 2
-    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays))
-    actual = stored_arrays.backward_outputs(problem, stored)
-    _check(attention, arrays, actual)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "alibi"),
-    (
-        pytest.param((3, 400, 420, 32), True, id="alibi_on_either_side_of_the_queries"),
-        pytest.param((1, 16, 66000, 48), False, id="many_keys", marks=pytest.mark.slow),
-        pytest.param((1, 66000, 16, 48), False, id="many_queries", marks=pytest.mark.slow),
-    ),
-)
-def test_against_composed_attention(tik, execute, sizes, alibi):
-    """The cases have computed ALiBi, and more than 64K tokens: their strides exceed the instruction's field."""
-    attention = Call(1, *sizes, training=True, rules=AttentionRules(alibi=alibi))
-    arrays, _ = _attention(attention)
-    _check(
-        attention, arrays, gradients(tik, execute, describe.kernel_problem(attention, cores=attention.heads), arrays)
-    )
+    _check(attention, arrays, gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays))
 
 
 def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
@@ -290,17 +268,6 @@ def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
     actual = gradients(tik, execute, describe.kernel_problem(attention, cores=1), arrays)
     for name, value in actual.items():
         assert np.abs(value - getattr(exact, name)).max() < 4e-3
-
-
-def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
-    attention = Call(1, 1, 128, 192, 64, training=True)
-    arrays, exact = _attention(attention)
-    for factor in (2.0**-6, 2.0**9):
-        scaled = {**arrays, "d_output": arrays["d_output"] * np.float16(factor)}
-        actual = gradients(tik, execute, describe.kernel_problem(attention, cores=1), scaled)
-        for name, value in actual.items():
-            wanted = getattr(exact, name) * factor
-            assert np.abs(value - wanted).max() < 2.0**-8 * np.abs(wanted).max(), name
 
 
 @pytest.mark.slow

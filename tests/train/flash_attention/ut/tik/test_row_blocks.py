@@ -13,7 +13,7 @@ from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.layout import BLOCK
 from flash_attention.measuring import tik_kernels
 
-from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.tik.support import stored_arrays
@@ -55,7 +55,12 @@ def _fits(problem) -> bool:
     return not excess(buffers(problem, plan, split), problem)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+EVERYDAY = case_list.covering(case_list.rules_of, CASES)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, id=str(one), marks=[pytest.mark.slow] * (one not in EVERYDAY)) for one in CASES]
+)
 def test_every_rule(tik, execute, case):
     name = next(
         name for name in NAMES[CASES.index(case) % 2 :] if _fits(describe.kernel_problem(case.call, tiling=name))

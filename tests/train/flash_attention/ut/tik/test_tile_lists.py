@@ -80,7 +80,7 @@ def visits(problem: KernelProblem, mask: np.ndarray, stage: str) -> list[tuple]:
     return result
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread
 @pytest.mark.parametrize("tile", (64, 128, pytest.param(256, marks=pytest.mark.slow)))
 @pytest.mark.parametrize(
     "kind", [kind if kind != "items" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]

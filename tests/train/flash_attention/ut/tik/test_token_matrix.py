@@ -13,20 +13,6 @@ from tests.train.flash_attention.support.calls import make_kernel_problem
 from tests.train.flash_attention.ut.tik.support import stored_arrays
 from tests.train.flash_attention.ut.tik.support.passes import both_passes, forward, random_arrays, random_data
 
-CASES = {
-    "several-row-blocks": {"sizes": (2, 1, 150, 200, 16), "causal": True, "causal_alignment": "bottom_right"},
-    "groups-of-heads": {"sizes": (3, 4, 20, 37, 16), "kv_heads": 2, "bias": "per_key", "mask": "per_key"},
-    "mask-bias-dropout": {
-        "sizes": (2, 2, 50, 33, 32),
-        "mask": "per_score",
-        "bias": "per_score",
-        "dropout_rate": 0.25,
-        "sinks": True,
-    },
-    "alibi-window": {"sizes": (2, 1, 150, 70, 16), "alibi": True, "window_left": 20},
-    "whole-tiles": {"sizes": (2, 1, 128, 128, 64)},
-}
-
 
 def _problem(sizes, **given) -> KernelProblem:
     """Return a problem on three cores."""
@@ -36,17 +22,6 @@ def _problem(sizes, **given) -> KernelProblem:
 def _padding(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
     """Return the rows of a stored matrix of tokens that are no tokens: (columns / 16, rows, 16)."""
     return stored.reshape(len(stored), -1, 16)[:, placement(problem, name).shape[0] :]
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_results_are_those_of_bnsd_bit_for_bit(tik, execute, case):
-    results = {}
-    for name in ("BNSD", "TH"):
-        problem = _problem(**case, layout=name)
-        results[name], _ = both_passes(tik, execute, problem, random_data(problem))
-    assert results["TH"].keys() == results["BNSD"].keys()
-    for name, expected in results["BNSD"].items():
-        np.testing.assert_array_equal(results["TH"][name], expected, err_msg=name)
 
 
 def test_padding_of_inputs_is_not_read_and_that_of_outputs_is_zero(tik, execute):
