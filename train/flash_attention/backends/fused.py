@@ -51,7 +51,6 @@ class FusedArguments:
     # The operator computes scale * (query @ key^T + real_shift): a bias enters divided by the scale.
     real_shift_factor: float
     head_dim: int  # padded to a multiple of 16
-    drop_columns: int  # columns of the dropout mask, seq_k padded to a multiple of 8
 
 
 def fused_arguments(call: Call) -> FusedArguments:
@@ -88,7 +87,6 @@ def fused_arguments(call: Call) -> FusedArguments:
         attn_mask=mask,
         real_shift_factor=1.0 if call.bias == "none" else 1.0 / call.scale,
         head_dim=-(-call.head_dim // 16) * 16,
-        drop_columns=-(-call.seq_k // 8) * 8,
     )
 
 
@@ -139,6 +137,8 @@ class FusedBackend(Backend):
         for name, size, limit in (("batch", call.batch, 2048), ("heads", call.heads, 256)):
             if size > limit:
                 return f"ops.flash_attention_score takes {name} up to {limit}, got {size}"
+        if call.dropout_threshold and call.seq_k % 8:
+            return f"ops.flash_attention_score takes dropout over multiples of 8 keys, got {call.seq_k}"
         if max(call.seq_q, call.seq_k) > 512 * 1024:
             return "ops.flash_attention_score takes sequences up to 524288"
         return None
@@ -254,7 +254,7 @@ class _DropMask(nn.Cell):
     def __init__(self, call: Call, arguments: FusedArguments):
         super().__init__()
         self.given = call.place("keep_bits")
-        self.count = call.batch, call.heads, call.seq_q, arguments.drop_columns
+        self.count = call.batch, call.heads, call.seq_q, call.seq_k
         self.packed = call.shape_keep_bits()
         self.bytes = int(np.prod(self.packed))
         self.keep_prob = Tensor(arguments.keep_prob, mstype.float32)

@@ -1,7 +1,6 @@
-"""The mapping onto `ops.flash_attention_score`, checked without the device by a model of that operator.
+"""The mapping onto `ops.flash_attention_score`, checked without the device by our function of the same meaning.
 
-The model follows the operator's documentation (MindSpore 2.10) and stands in for it; what an Atlas A2 really computes
-is not checked here.
+What an Atlas A2 really computes is not checked here.
 """
 
 import dataclasses
@@ -11,6 +10,7 @@ import pytest
 from flash_attention import reference
 from flash_attention.backends import fused, registry
 from flash_attention.backends.fused import BACKEND, FusedArguments, fused_arguments
+from flash_attention.compat import mindspore_ops
 from flash_attention.dropout import philox
 from mindspore import Tensor
 
@@ -37,7 +37,6 @@ def test_no_mask():
         attn_mask="none",
         real_shift_factor=1.0,
         head_dim=64,
-        drop_columns=304,
     )
 
 
@@ -66,12 +65,11 @@ def test_sparse_modes(rules, expected):
 
 
 def test_scale_padding_and_dropout():
-    got = arguments(head_dim=59, scale=0.5, dropout_rate=0.25, training=True, alibi=True, seq_k=301)
+    got = arguments(head_dim=59, scale=0.5, dropout_rate=0.25, training=True, alibi=True)
     assert got.head_dim == 64
     assert got.scalar_value == 0.5
     assert got.keep_prob == 0.75
     assert got.real_shift_factor == 2.0
-    assert got.drop_columns == 304
 
 
 def test_refusals():
@@ -84,6 +82,7 @@ def test_refusals():
         ({"heads": 512, "kv_heads": 512, "all_heads": 512}, "heads up to 256, got 512"),
         ({"batch": 4096}, "batch up to 2048"),
         ({"seq_k": 524289}, "up to 524288"),
+        ({"seq_k": 301, "dropout_rate": 0.1, "training": True}, "takes dropout over multiples of 8 keys, got 301"),
     ):
         assert reason in BACKEND.refuse(make_call(**{**SIZES, **rules}))
     assert BACKEND.refuse(make_call(**{**SIZES, "seq_k": 524288})) is None
@@ -101,66 +100,27 @@ def test_devices(soc, reason, monkeypatch):
 
 
 def operator(
-    query,
-    key,
-    value,
-    head_num,
-    real_shift=None,
-    drop_mask=None,
-    padding_mask=None,
-    attn_mask=None,
-    *,
-    keep_prob,
-    scalar_value,
-    pre_tokens,
-    next_tokens,
-    input_layout,
-    sparse_mode,
+    query, key, value, head_num, real_shift=None, drop_mask=None, padding_mask=None, attn_mask=None, **options
 ):
-    """Stand for ops.flash_attention_score in BNSD, by its documentation.
+    """Stand for ops.flash_attention_score in BNSD: our own function of that meaning, tested in ut/compat.
 
-    If the documentation leaves a result open, the result is NaN.
+    Where the documentation leaves a result open, the result is NaN.
     """
-    assert input_layout == "BNSD"
-    assert head_num == query.shape[1]
-    assert query.shape[3] % 16 == 0
-    assert query.dtype == key.dtype == value.dtype
-    query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
-    key, value = (np.repeat(array, head_num // array.shape[1], axis=1) for array in (key, value))
-    scores = query @ key.swapaxes(-1, -2)
-    rows, columns = np.indices(scores.shape[-2:])
-    if real_shift is not None:
-        assert real_shift.shape in ((1, *scores.shape[1:]), scores.shape)
-        scores = scores + real_shift.asnumpy()
-    scores = scores * scalar_value
-    corner = scores.shape[-1] - scores.shape[-2]
-    if attn_mask is None:
-        assert sparse_mode == 0
-        hidden = np.zeros(scores.shape[-2:], bool)
-    elif sparse_mode in (0, 1):
-        assert attn_mask.shape[-2:] == scores.shape[-2:]
-        assert attn_mask.shape[0] == scores.shape[0]
+    scores = *query.shape[:3], key.shape[2]
+    assert query.shape[3] % 16 == 0 and query.dtype == key.dtype == value.dtype
+    assert drop_mask is None or drop_mask.shape == (*scores[:3], -(-scores[3] // 8))
+    assert real_shift is None or real_shift.shape in ((1, *scores[1:]), scores)
+    dense = attn_mask is not None and options["sparse_mode"] in (0, 1)
+    assert not dense or (attn_mask.shape[0], *attn_mask.shape[-2:]) == (scores[0], *scores[2:])
+    given = real_shift, drop_mask, padding_mask, attn_mask
+    output = mindspore_ops.flash_attention_score(query, key, value, head_num, *given, **options).asnumpy()
+    if dense:
         hidden = attn_mask.asnumpy() != 0
-        if sparse_mode == 0:
-            # Outside the band nothing is computed: the mask must hide it all the same.
-            outside = (columns < rows - pre_tokens) | (columns > rows + next_tokens)
-            assert np.all(hidden[..., outside])
-    else:
-        np.testing.assert_array_equal(attn_mask.asnumpy(), np.triu(np.ones((2048, 2048)), 1))
-        assert sparse_mode != 3 or corner >= 0
-        assert sparse_mode != 4 or corner == 0
-        left, right = {2: (FORGET, 0), 3: (FORGET, corner), 4: (pre_tokens, next_tokens)}[sparse_mode]
-        hidden = (columns < rows - left) | (columns > rows + right)
-    hidden = np.broadcast_to(hidden, scores.shape)
-    fully_masked = hidden.all(axis=-1, keepdims=True)
-    scores = np.where(hidden & ~fully_masked, -np.inf, scores)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    if drop_mask is not None:
-        assert drop_mask.shape == (*scores.shape[:3], -(-scores.shape[3] // 8))
-        weights = weights * reference.keep_of_bits(drop_mask.asnumpy(), scores.shape[3]) / keep_prob
-    output = np.where(fully_masked, np.nan, weights @ value)
-    return Tensor(output.astype(np.float16))
+        rows, columns = np.indices(scores[2:])
+        outside = (columns < rows - options["pre_tokens"]) | (columns > rows + options["next_tokens"])
+        assert options["sparse_mode"] == 1 or np.all(hidden[..., outside])  # where nothing is computed
+        output[np.broadcast_to(hidden.all(-1), scores[:3])] = np.nan
+    return Tensor(output)
 
 
 def taken(case: cases.Case) -> bool:
