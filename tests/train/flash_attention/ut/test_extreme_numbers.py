@@ -123,22 +123,6 @@ def test_sinks_beside_great_biases():
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [-65504, -10000])
-def test_the_tik_operators_to_the_lowest_of_float16(bias):
-    inputs = [draw(seed, 1, HEADS, 48, 16) for seed in range(3)]
-    biases = np.zeros((1, 1, 48, 48), np.float16)
-    biases[:, :, 10:30] = bias
-    biases[:, :, :, 40:] = bias
-    d_output = draw(3, 1, HEADS, 48, 16)
-    wanted = list(truth(*inputs, biases.astype(np.float32), d_output))
-    wanted[-1] = wanted[-1].sum(1, keepdims=True)
-
-    def call(query, key, value, bias):
-        return flash_attention(query, key, value, None, bias, scale=0.25, return_lse=True, backend="emulator")
-
-    assert_near(computed(call, ms.float16, *inputs, biases, d_output), wanted, 4e-3)
-
-
 OF_SCALES = np.random.default_rng(0)
 Q_SCALED, K_SCALED, V_SCALED = (OF_SCALES.standard_normal((1, 1, 20, 16)).astype(np.float16) for _ in range(3))
 #: Beside biases that are all low, a mask hides by less than it does elsewhere.
@@ -165,12 +149,6 @@ def scaled(backend, scale, **inputs):
 def test_within_the_bounds_they_are_right(inputs, scale):
     for found, wanted in zip(scaled("emulator", scale, **inputs), scaled("math", scale, **inputs)):
         np.testing.assert_allclose(found, wanted, rtol=4e-3, atol=4e-3 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("scale", [9.7e-4, -1e-4, 1e-10, 1e-38, 1025.0, -1e10])
-def test_beyond_they_are_refused(scale):
-    with pytest.raises(RuntimeError, match="take a scale from 0.0009765625 to 1024.0, of either sign, or 0, got "):
-        scaled("emulator", scale)
 
 
 BITS = 0xAE398  # of 1e-39 in float32; a quarter and a fourfold are exact

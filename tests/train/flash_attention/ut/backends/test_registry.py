@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass, replace
 
 import pytest
-from flash_attention import Call, attention_backend, available_backends, cli, explain
+from flash_attention import Call, attention_backend, cli, explain
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
 from flash_attention.call import AttentionRules, Paged, Varlen
@@ -60,15 +60,6 @@ def fakes(monkeypatch):
     for name in registry.backend_names():
         put(name)
     return put
-
-
-def test_the_names():
-    assert registry.backend_names() == ("tik", "fused", "cpu", "emulator", "math")
-
-
-def test_math_is_always_available():
-    assert "math" in available_backends()
-    assert explain(CALL)["math"] == "ok"
 
 
 def test_explain_lists_every_backend_the_choice_first(fakes):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from flash_attention.call import LAYOUTS, AttentionRules, Call, Paged, TensorSpec, Varlen, alibi_slopes
+from flash_attention.call import AttentionRules, Call, Paged, TensorSpec, Varlen, alibi_slopes
 from flash_attention.call.inputs import UNKNOWN, blocks_of_8
 from flash_attention.call.layout import CALL_LAYOUTS
 from flash_attention.call.optional import NAMES, in_order
@@ -286,32 +286,6 @@ def test_kinds_of_bias(shape, alibi, kind):
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.integers(1, 8),
-    st.integers(1, 8),
-    st.integers(1, 300),
-    st.integers(1, 300),
-    st.integers(1, 256),
-    st.sampled_from(tuple(LAYOUTS)),
-)
-def test_any_positive_sizes_are_legal_when_kv_heads_divide_heads(batch, heads, kv_heads, seq_q, seq_k, dim, layout):
-    def shape(count, seq):
-        sizes = {"B": batch, "N": count, "S": seq, "D": dim, "H": count * dim}
-        return tuple(sizes[axis] for axis in layout)
-
-    arguments = {"query": shape(heads, seq_q), "key": shape(kv_heads, seq_k), "input_layout": layout, "head_dim": dim}
-    if heads % kv_heads:
-        with pytest.raises(ValueError, match="do not divide"):
-            describe(**arguments)
-    else:
-        call = describe(**arguments)
-        assert call.shape_query() == (batch, heads, seq_q, dim)
-        assert call.shape_key() == (batch, kv_heads, seq_k, dim)
-        assert call.shape_keep_bits()[3] * 8 >= seq_k > call.shape_keep_bits()[3] * 8 - 8
-
-
-@settings(max_examples=200, deadline=None)
 @given(st.floats(0, 1, exclude_max=True))
 def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
     call = make_call(**GOOD, dropout_rate=rate, training=True)
@@ -331,11 +305,6 @@ def test_numbers_are_stored_as_floats():
     assert (type(call.rules.dropout_rate), type(call.scale)) == (float, float)
 
 
-def test_no_block_and_no_token_beyond_is_a_legal_window():
-    call = make_call(prev_blocks=0, next_blocks=0, window_left=0, window_right=0, **GOOD)
-    np.testing.assert_array_equal(call.band.dense(), np.eye(5, 7, dtype=bool))
-
-
 def test_a_window_wider_than_any_sequence_is_none():
     for wide in (2**31 - 1, 2**63, 10**30):
         call = make_call(prev_blocks=wide, next_blocks=wide, window_left=wide, window_right=wide, **GOOD)
@@ -350,26 +319,8 @@ def test_bias_is_of_the_dtype_of_query_or_float32():
         describe(dtypes=("float32",) * 3, bias=spec(1, 4, 1, 7))
 
 
-def test_shapes_are_laid_out():
-    shapes = {"BNSD": (2, 4, 5, 16), "BSND": (2, 5, 4, 16), "BSH": (2, 5, 64), "SBH": (5, 2, 64)}
-    for layout, shape in shapes.items():
-        call = make_call(**GOOD, layout=layout)
-        assert call.laid_out(call.shape_query()) == shape
-
-
-def test_values_are_as_wide_as_keys_unless_told():
-    assert make_call(**GOOD).value_dim == 16
-    assert describe(value=(2, 4, 7, 3)).value_dim == 3
-
-
 def test_optional_inputs_travel_in_the_order_of_their_table():
     assert in_order(**{name: name for name in NAMES}) == NAMES
-
-
-def test_dropout_is_inactive_outside_training():
-    call = make_call(dropout_rate=0.5, **GOOD)
-    assert call.dropout_threshold == 0
-    assert call.dropout_scale == 1.0
 
 
 def test_alibi_slopes_are_the_published_ones():
@@ -381,12 +332,6 @@ def test_alibi_slopes_are_the_published_ones():
     # 12 heads: the 8 of the lower power of two, then every other one of 16.
     np.testing.assert_allclose(slopes(12), slopes(8) + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5])
     assert slopes(1) == [2.0**-8]
-
-
-def test_a_shard_has_the_slopes_of_its_heads():
-    whole = Call(batch=1, heads=12, seq_q=1, seq_k=1, head_dim=1)
-    part = dataclasses.replace(whole, heads=4, kv_heads=4, head_offset=4, all_heads=12)
-    assert alibi_slopes(part) == alibi_slopes(whole)[4:8]
 
 
 @pytest.mark.parametrize("flag", (True, False))

@@ -71,15 +71,6 @@ def test_threads_do_not_change_bits(run_python):
     assert len(results) == 1
 
 
-def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
-    many, one = (Call(batch=batch, heads=2, seq_q=1, seq_k=3000, head_dim=32, dtype="float32") for batch in (3, 1))
-    tensors = random(3, 2, 1, 32), random(3, 2, 3000, 32, seed=1), random(3, 2, 3000, 32, seed=2)
-    output, logsumexp = decode(many, *tensors)
-    alone = decode(one, *(tensor[1:2] for tensor in tensors))
-    np.testing.assert_array_equal(output[1:2], alone[0])
-    np.testing.assert_array_equal(logsumexp[1:2], alone[1])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("head_dim", [64, 24])
 def test_a_query_head_has_the_bits_of_a_group_of_its_own(isa, dtype, head_dim):

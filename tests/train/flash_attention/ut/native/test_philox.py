@@ -25,13 +25,6 @@ def test_known_answers(counter, key, expected):
     assert philox.philox4x32(np.array(counter), np.array(key)).tolist() == expected
 
 
-def test_broadcasts_counters_against_one_key():
-    counters = np.array([vector[0] for vector in KNOWN])
-    together = philox.philox4x32(counters, np.array(KNOWN[0][1]))
-    assert together.shape == (3, 4)
-    assert together[0].tolist() == KNOWN[0][2]
-
-
 def call_of(**more) -> Call:
     """Return a training call with dropout and odd sizes."""
     sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
@@ -61,21 +54,6 @@ def test_kernel_draws_the_same(isa, seed, more):
     call = call_of(**more)
     expected = np.unpackbits(philox.keep_bits(call, seed), axis=-1, count=call.seq_k, bitorder="little")
     np.testing.assert_array_equal(drawn_by_kernel(call, seed), expected.astype(bool))
-
-
-def test_given_bits_equal_the_seed(isa):
-    """Decisions are equal bit for bit, forward and backward, over several tiles and with a partly used last byte."""
-    random = np.random.default_rng(0)
-    # Of a rate that 16 bits hold: given decisions are divided by 1 - rate, drawn ones by the share that is kept.
-    sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24, "dropout_rate": 0.25}
-    by_seed = call_of(**sizes)
-    by_bits = call_of(**sizes, keep_bits=True)
-    tensors = [random.standard_normal(shape) for shape in (by_seed.shape_query(), *[by_seed.shape_key()] * 2)]
-    tensors.append(random.standard_normal(by_seed.shape_query()))
-    first = run(by_seed, *tensors, seed=np.array((7, 8), np.int64))
-    second = run(by_bits, *tensors, keep_bits=philox.keep_bits(by_bits, (7, 8)))
-    for one, other in zip(first, second):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_rate_and_independence_of_neighbours():

@@ -96,12 +96,6 @@ def test_a_graph_for_each_number_of_tokens(mode, options):
     np.testing.assert_allclose(first, truth(KEY, VALUE), atol=2e-6)
 
 
-def test_an_update_gives_the_lengths(mode):
-    cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32)
-    lengths = [cache.update(Tensor(KEY[:, a:b]), Tensor(VALUE[:, a:b])).asnumpy() for a, b in STEPS]
-    assert [length.tolist() for length in lengths] == [[b] * BATCH for _, b in STEPS]
-
-
 def test_blocks_are_handed_out_when_they_are_needed(update):
     cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, paged=True, block_size=16, num_blocks=6)
     decoded(cache, QUERY, KEY, VALUE)

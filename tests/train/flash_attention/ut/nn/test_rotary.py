@@ -172,17 +172,6 @@ def turn_in_halves(x, cos, sin, offsets):
     return rotary_embedding(x, cos, sin, offsets=offsets)
 
 
-def test_jit_and_layout():
-    x, (cos, sin) = random(BATCH, SEQ, HEADS, DIM), tables(DIM)
-
-    @ms.jit
-    def compiled(x, cos, sin, offsets):
-        return rotary_embedding(x, cos, sin, offsets=offsets, input_layout="BNSD")
-
-    output = compiled(Tensor(turned(x)), Tensor(cos), Tensor(sin), Tensor(OFFSETS))
-    np.testing.assert_allclose(turned(output.asnumpy()), expected(x, cos, sin, False, OFFSETS), atol=2e-6)
-
-
 @pytest.mark.spread
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_low_precision_rounds_once(mode, dtype):

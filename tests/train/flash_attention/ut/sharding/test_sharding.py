@@ -85,11 +85,6 @@ def test_wrong_strategies_say_so(arguments, message):
         DeviceGrid.from_strategies(*arguments)
 
 
-def test_devices_must_be_as_many_as_parts():
-    with pytest.raises(ValueError, match=r"4 \* 2 = 8 for 4 devices"):
-        DeviceGrid(4, 2, 4)
-
-
 @pytest.mark.parametrize(
     ("grid", "message"),
     [

@@ -108,16 +108,6 @@ def test_sizes_out_of_the_ordinary(tik, execute, problem):
     check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
-def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
-    few, many = (make_kernel_problem(1, 1, 400, 400, 32, cores=cores) for cores in (4, 2))
-    kernels = [build_forward(problem, tik) for problem in (few, many)]
-    assert [kernel.plan.row_blocks for kernel in kernels] == [1, 2]
-    assert [kernel.cores for kernel in kernels] == [4, 2]
-    arrays = random_arrays(few)
-    for a, b in zip(*(forward(tik, execute, problem, *arrays) for problem in (few, many))):
-        assert np.array_equal(a, b)
-
-
 @pytest.mark.parametrize("keys", (1, 16, 17))
 def test_few_keys_with_computed_alibi(tik, execute, keys):
     """A tile of one fractal column has no halves that Vector could work on in turns."""
