@@ -133,42 +133,26 @@ class Case:
     slow: bool = False
 
     def __str__(self) -> str:
-        parts = [f"B{self.batch}", f"H{self.heads}"]
+        def joined(counts: tuple) -> str:
+            return "_".join("all" if count in (-1, ALL_BLOCKS) else str(count) for count in counts)
+
+        length = f"S{self.seq_q}" if self.seq_q == self.seq_k else f"Sq{self.seq_q}-Sk{self.seq_k}"
+        mask = self.mask if self.mask_dtype == "uint8" else f"{self.mask}.{self.mask_dtype}"
+        #: What is shown, and of other fields than the plain case's: the field that says so.
+        parts = (
+            *(("", f"B{self.batch}"), ("", f"H{self.heads}"), ("", length)),
+            *(("", f"D{self.head_dim}" + f"v{self.value_dim}" * (self.value_dim > 0)), ("", self.dtype)),
+            *(("mask", mask), ("blocks", f"blocks{joined(self.blocks)}"), ("window", f"window{joined(self.window)}")),
+            *(("alignment", self.alignment), ("tiling", self.tiling), ("alibi", f"alibi.{self.alibi}")),
+            *(("dropout", f"drop{self.dropout}"), ("scale", f"scale{self.scale}"), ("softcap", f"cap{self.softcap}")),
+            *(("sinks", "sinks"), ("prefix", "prefix"), ("segments", self.segments)),
+            ("block_mask", f"tiles{self.tile}.{self.block_mask}{self.density}"),
+            *(("values", self.values), ("draw", f"draw{self.draw}")),
+        )
+        found = [text for name, text in parts if not name or getattr(self, name) != getattr(Case, name)]
         if self.kv_heads != self.heads:
-            parts.append(f"KV{self.kv_heads}")
-        parts.append(f"S{self.seq_q}" if self.seq_q == self.seq_k else f"Sq{self.seq_q}-Sk{self.seq_k}")
-        parts += [f"D{self.head_dim}" + (f"v{self.value_dim}" if self.value_dim else ""), self.dtype]
-        if self.mask != "none":
-            parts.append(self.mask if self.mask_dtype == "uint8" else f"{self.mask}.{self.mask_dtype}")
-        if self.blocks != (ALL_BLOCKS, ALL_BLOCKS):
-            parts.append("blocks" + "_".join("all" if count == ALL_BLOCKS else str(count) for count in self.blocks))
-        if self.window != (-1, -1):
-            parts.append("window" + "_".join("all" if count < 0 else str(count) for count in self.window))
-        if self.alignment != "top_left":
-            parts.append(self.alignment)
-        if self.tiling != "sparse":
-            parts.append(self.tiling)
-        if self.alibi != "none":
-            parts.append(f"alibi.{self.alibi}")
-        if self.dropout:
-            parts.append(f"drop{self.dropout}")
-        if self.scale is not None:
-            parts.append(f"scale{self.scale}")
-        if self.softcap:
-            parts.append(f"cap{self.softcap}")
-        if self.sinks:
-            parts.append("sinks")
-        if self.prefix:
-            parts.append("prefix")
-        if self.segments != "none":
-            parts.append(self.segments)
-        if self.block_mask != "none":
-            parts.append(f"tiles{self.tile}.{self.block_mask}{self.density}")
-        if self.values != "normal":
-            parts.append(self.values)
-        if self.draw:
-            parts.append(f"draw{self.draw}")
-        return "-".join(parts)
+            found.insert(2, f"KV{self.kv_heads}")
+        return "-".join(found)
 
     @functools.cached_property
     def call(self) -> Call:

@@ -88,7 +88,7 @@ def test_two_runs_are_bit_equal(backend, mode):
         cases.assert_same(run_case(case, backend), first)
 
 
-CALLS = 3
+CALLS = 2
 AGAIN = case_list.params(case_list.covering(case_list.rules_of, case_list.in_float16()).__contains__, dtype="float16")
 
 

@@ -12,6 +12,7 @@ from flash_attention.compat.ascend910 import uninstall
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import pages
+from tests.train.flash_attention.support.case_list import covering
 from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of, turned
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.versions import dtype_named
@@ -41,9 +42,14 @@ def drawn(count: int, seed: int, **choices) -> list:
     return [{name: draw.choice(values) for name, values in choices.items()} for _ in range(count)]
 
 
-def named(case: dict) -> str:
-    """Return pytest's name of a case."""
-    return "-".join(f"{name}={value}" for name, value in case.items()).replace(" ", "")
+def parameters(cases: list) -> list:
+    """Return the cases as parameters. Every day those run that together have every choice."""
+    everyday = covering(lambda at: set(map(str, cases[at].items())), range(len(cases)), lambda at: at)
+    names = ["-".join(f"{name}={value}" for name, value in case.items()).replace(" ", "") for case in cases]
+    return [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] * (at not in everyday))
+        for at, (case, name) in enumerate(zip(cases, names))
+    ]
 
 
 def window_of(local: bool, seq_k: int, seed: int) -> tuple:
@@ -66,7 +72,7 @@ OUTPUTS = drawn(
 )
 
 
-@pytest.mark.parametrize("case", OUTPUTS, ids=named)
+@pytest.mark.parametrize("case", parameters(OUTPUTS))
 def test_output_and_gradients(flash_attn, case):
     (seq_q, seq_k), dim, kv_heads = case["lengths"], case["dim"], case["kv_heads"]
     window, kind = window_of(case["local"], seq_k, dim), dtype_named(case["dtype"])
@@ -112,7 +118,7 @@ PAGED = drawn(
 )
 
 
-@pytest.mark.parametrize("case", PAGED, ids=named)
+@pytest.mark.parametrize("case", parameters(PAGED))
 def test_varlen(flash_attn, case):
     """Queries are rows of a padded batch, keys are rows or in pages. Entries past the end of a sequence are garbage."""
     seq_q, seq_k = case["lengths"][:: -1 if case["swapped"] else 1]
@@ -198,7 +204,7 @@ CACHES = drawn(
 )
 
 
-@pytest.mark.parametrize("case", CACHES, ids=named)
+@pytest.mark.parametrize("case", parameters(CACHES))
 def test_kvcache(flash_attn, case):
     (seq_q, most), dim, kv_heads, page = case["lengths"], case["dim"], case["kv_heads"], case["page"]
     batch, seed = 2, dim + most

@@ -74,7 +74,9 @@ def test_every_rule(tik, execute, case):
 @pytest.mark.parametrize(
     ("head_dim", "tiling", "causal"),
     [
-        *((256, "pair96", True), (208, "pair112", False), (160, "pair128", True)),
+        (256, "pair96", True),
+        pytest.param(208, "pair112", False, marks=pytest.mark.slow),
+        pytest.param(160, "pair128", True, marks=pytest.mark.slow),
         pytest.param(256, "pair96", False, marks=pytest.mark.slow),
         pytest.param(208, "pair112", True, marks=pytest.mark.slow),
         pytest.param(160, "pair128", False, marks=pytest.mark.slow),
