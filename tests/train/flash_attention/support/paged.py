@@ -52,9 +52,9 @@ RULES: dict[str, dict] = {
 class Decoder(nn.Cell):
     """Write tokens into its caches, which hold NaN elsewhere, and attend to them."""
 
-    def __init__(self, caches: list, backend: str, rules: dict):
+    def __init__(self, caches: list, backend: str, rules: dict | None = None):
         super().__init__()
-        self.rules = {"backend": backend, **rules}
+        self.rules = {"backend": backend, **(rules or {})}
         self.keys, self.values = (
             Parameter(Tensor(array), name=name) for array, name in zip(caches, ("keys", "values"))
         )

@@ -9,9 +9,6 @@ from flash_attention import (
     attention_backend,
     explain,
     flash_attention_varlen,
-    paged_attention,
-    paged_caches,
-    reshape_and_cache,
     scaled_dot_product_attention,
 )
 from flash_attention.backends.registry import get_backend
@@ -24,20 +21,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.train.flash_attention.support.arrays import random
 from tests.train.flash_attention.support.layer_inputs import draw
 from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.paged import Decoder
 
 HEADS, KV_HEADS, DIM = 4, 2, 24
-
-
-class Paged(nn.Cell):
-    """Write tokens into a cache of pages, and attend to it."""
-
-    def __init__(self):
-        super().__init__()
-        self.keys, self.values = paged_caches(8, 4, KV_HEADS, DIM, dtype=ms.float32)
-
-    def construct(self, query, key, value, slots, tables, lengths):
-        reshape_and_cache(key, value, self.keys, self.values, slots)
-        return paged_attention(query, self.keys, self.values, tables, lengths, value_head_dim=DIM)
 
 
 class FlashAttn(nn.Cell):
@@ -105,7 +91,7 @@ ENDS = [
     (*tokens(9), integers(0, 1, 1, 9), integers(0, 2, 8, 9), Tensor(random(3, HEADS))),
 ]
 CASES = {
-    "paged": (Paged, {}, PAGED),
+    "paged": (Decoder, {"caches": [np.zeros((8, 4, KV_HEADS, DIM), np.float32)] * 2, "backend": "cpu"}, PAGED),
     "rows": (FlashAttn, {}, ROWS),
     "logsumexp": (FlashAttn, {"return_softmax_lse": True, "causal": True}, ROWS),
     "cache": (Cached, {}, ALL),

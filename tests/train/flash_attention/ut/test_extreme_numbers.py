@@ -3,10 +3,11 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import KVCache, flash_attention, flash_attention_varlen, paged_attention, reshape_and_cache
-from mindspore import Parameter, Tensor, nn, ops
+from flash_attention import KVCache, flash_attention, flash_attention_varlen
+from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.cells import Call, Gradients
+from tests.train.flash_attention.support.paged import Decoder
 
 BATCH, HEADS, SEQ, DIM = 2, 2, 150, 8
 LOWEST = np.finfo(np.float32).min
@@ -166,18 +167,6 @@ def assert_kept(tensor: Tensor) -> None:
     np.testing.assert_allclose(tensor.asnumpy().view(np.uint32), BITS, rtol=1e-5)
 
 
-class Paged(nn.Cell):
-    """Four tokens written into the first block, and attended to by one query."""
-
-    def __init__(self):
-        super().__init__()
-        self.keys, self.values = (Parameter(full(2, 4, HEADS, WIDTH, bits=0), name=name) for name in ("keys", "values"))
-
-    def construct(self, query, key, value, slots, tables, lengths):
-        written = reshape_and_cache(key, value, self.keys, self.values, slots)
-        return paged_attention(query, self.keys, self.values, tables, lengths, backend="cpu"), written
-
-
 @pytest.mark.parametrize(
     ("function", "rules", "queries", "keys"),
     (
@@ -196,10 +185,10 @@ def test_values_and_gradients(function, rules: dict, queries: tuple, keys: tuple
 
 
 def test_a_paged_cache(mode: str) -> None:
-    cell = Paged()
+    cell = Decoder([np.zeros((2, 4, HEADS, WIDTH), np.float32)] * 2, "cpu")
     tables, lengths = Tensor([[0]], ms.int32), Tensor([4], ms.int32)
     query, key, value = full(1, HEADS, WIDTH, bits=0), full(4, HEADS, WIDTH, bits=0), full(4, HEADS, WIDTH)
-    assert_kept(cell(query, key, value, Tensor([0, 1, 2, 3], ms.int32), tables, lengths)[0])
+    assert_kept(cell(query, key, value, Tensor([0, 1, 2, 3], ms.int32), tables, lengths))
     assert_kept(cell.values[0])
 
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -193,15 +194,17 @@ def package(folder: Path, version: str) -> None:
     (folder / "flash_attention/__init__.py").write_text(f'__version__ = "{version}"\n', encoding="utf-8")
 
 
-def distribution(folder: Path, name: str, version: str, *, lists_files: bool = False) -> None:
-    """Write metadata of an installed distribution that provides a package of our name."""
+def distribution(
+    folder: Path, name: str, version: str, *, lists_files: bool = False, packages: str = "flash_attention"
+) -> None:
+    """Write metadata of an installed distribution that provides a package, of our name by default."""
     metadata = folder / f"{name}-{version}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
     if lists_files:
         (metadata / "RECORD").write_text("flash_attention/__init__.py,,\n", encoding="utf-8")
     else:
-        (metadata / "top_level.txt").write_text("flash_attention\n", encoding="utf-8")
+        (metadata / "top_level.txt").write_text(f"{packages}\n", encoding="utf-8")
 
 
 def python(program: str, *folders: Path) -> subprocess.CompletedProcess:
@@ -220,34 +223,42 @@ def warned_with(*folders: Path) -> str:
     return python(said, *folders).stderr
 
 
-def test_alone_it_says_nothing(tmp_path: Path) -> None:
-    assert warned_with(tmp_path) == ""
+def same_version(folder: Path) -> None:
+    """Write a copy of this version, with metadata."""
+    package(folder, __version__)
+    distribution(folder, "flash_attention", __version__)
 
 
-def test_a_copy_of_the_same_version_is_no_stranger(tmp_path: Path) -> None:
-    package(tmp_path, __version__)
-    distribution(tmp_path, "flash_attention", __version__)
-    assert warned_with(tmp_path) == ""
-
-
-def test_a_package_of_another_version_is_named(tmp_path: Path) -> None:
-    package(tmp_path, "1.0.0")
-    said = warned_with(tmp_path)
-    assert "RuntimeWarning" in said and f"version 1.0.0 in {tmp_path / 'flash_attention'}" in said
-    assert f"imported is version {__version__} in {TRAIN / 'flash_attention'}" in said
-
-
-@pytest.mark.parametrize("lists_files", (False, True))
-@pytest.mark.parametrize("name, version", [("flash-attention", "23.12.11"), ("somebody-s-attention", __version__)])
-def test_a_distribution_with_our_package_is_named(name: str, version: str, lists_files: bool, tmp_path: Path) -> None:
-    distribution(tmp_path, name, version, lists_files=lists_files)
-    assert f"distribution {name} {version} in {tmp_path}" in warned_with(tmp_path)
-
-
-def test_other_distributions_are_left_alone(tmp_path: Path) -> None:
-    distribution(tmp_path, "numpy", "1.26.4")
-    (tmp_path / "numpy-1.26.4.dist-info/top_level.txt").write_text("numpy\n", encoding="utf-8")
-    assert warned_with(tmp_path) == ""
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda folder: None, ""),
+        (same_version, ""),
+        (lambda folder: distribution(folder, "numpy", "1.26.4", packages="numpy"), ""),
+        (lambda folder: package(folder, "1.0.0"), "version 1.0.0 in {folder}/flash_attention"),
+        *(
+            (
+                partial(distribution, name=name, version=version, lists_files=lists_files),
+                f"distribution {name} {version}",
+            )
+            for name, version in (("flash-attention", "23.12.11"), ("somebody-s-attention", __version__))
+            for lists_files in (False, True)
+        ),
+    ],
+)
+def test_strangers_on_the_path_are_named(write, said: str, tmp_path: Path) -> None:
+    """Entries of the path that are no folders hide nothing."""
+    folder = tmp_path / "readable"
+    folder.mkdir()
+    write(folder)
+    (tmp_path / "archive.zip").touch()
+    found = warned_with(*(tmp_path / name for name in ("x" * 300, "not_here", "archive.zip", "readable")))
+    assert said.format(folder=folder) in found and bool(found) == bool(said)
+    if said:
+        assert (
+            "RuntimeWarning" in found and f"imported is version {__version__} in {TRAIN / 'flash_attention'}" in found
+        )
+        assert str(folder) in found
 
 
 def test_the_import_reads_no_metadata(tmp_path: Path) -> None:
@@ -269,13 +280,6 @@ def test_the_first_call_warns_and_later_ones_do_not(tmp_path: Path, monkeypatch)
             FlashAttention(8)(tensor, tensor, tensor)
         strangers = [warning for warning in said if "version 1.0.0 in" in str(warning.message)]
         assert len(strangers) == (length == 23)
-
-
-@pytest.mark.parametrize("entry", ("x" * 300, "not_here", "archive.zip"))
-def test_an_entry_of_the_path_that_is_no_folder_hides_nothing(entry: str, tmp_path: Path) -> None:
-    package(tmp_path / "readable", "2.0.0")
-    (tmp_path / "archive.zip").touch()
-    assert "version 2.0.0" in warned_with(tmp_path / entry, tmp_path / "readable")
 
 
 def test_info_lists_every_copy(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:

@@ -7,6 +7,7 @@ from flash_attention import cache_update, paged_attention, reshape_and_cache
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from mindspore import Parameter, Tensor, nn, ops
 
+from tests.train.flash_attention.support.cells import Call
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.versions import dtype_named
 
@@ -133,23 +134,12 @@ class Attributes(nn.Cell):
         return grown(q, self.k_cache, self.v_cache, lengths)
 
 
-class Cell(nn.Cell):
-    """Run a step."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.step = (step,)
-
-    def construct(self, q, k_cache, v_cache, lengths):
-        return self.step[0](q, k_cache, v_cache, lengths)
-
-
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 @pytest.mark.parametrize("how", ["jit", "graph"])
 def test_graphs_read_what_they_wrote_into_tensors(how, step):
     caches = [Tensor(np.zeros((1, 4, 1, 16), np.float32)) for _ in range(2)]
     with in_mode("graph" if how == "graph" else "pynative"):
-        check(two_steps(Cell(step) if how == "graph" else ms.jit(step), *caches), *caches)
+        check(two_steps(Call(step) if how == "graph" else ms.jit(step), *caches), *caches)
 
 
 def test_graphs_read_what_they_wrote_into_lists_and_attributes():

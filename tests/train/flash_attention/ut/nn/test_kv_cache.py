@@ -1,5 +1,7 @@
 """KVCache: prefill, decoding and serving give what attention of the whole sequences gives."""
 
+import functools
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from flash_attention import KVCache, attention_backend, rotary_embedding
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support import serving
+from tests.train.flash_attention.support.flash_attn_truth import turned
 from tests.train.flash_attention.support.serving import (
     BACKENDS,
     DIM,
@@ -324,13 +327,6 @@ def angles() -> tuple:
     return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
 
 
-def turned(rows: np.ndarray, first: int) -> np.ndarray:
-    """Turn rows (seq, heads, DIM) by their positions, from `first` on."""
-    cos, sin = (table[first : first + len(rows), None] for table in angles())
-    a, b = rows[..., : DIM // 2], rows[..., DIM // 2 :]
-    return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
-
-
 @pytest.mark.spread
 @pytest.mark.parametrize("late", (False, True), ids=("before", "behind"))
 @pytest.mark.parametrize("kind", serving.KINDS)
@@ -338,6 +334,7 @@ def test_positions_of_rotary_embeddings(mode, kind, late):
     """In two layers of one shape the positions are the lengths before the update, even if they are read after it."""
     caches = [KVCache(serving.BATCH, MOST, KV_HEADS, DIM, dtype=ms.float32, **serving.KINDS[kind]) for _ in range(2)]
     net = TwoLayers(*(Turning(garbage(cache), late) for cache in caches))
+    cos, sin = angles()
     generator, kept = np.random.default_rng(3), [[[] for _ in range(serving.BATCH)] for _ in caches]
     for step in range(5):
         tokens = generator.integers(0, SEQ + 1, serving.BATCH).astype(np.int32)
@@ -347,9 +344,12 @@ def test_positions_of_rotary_embeddings(mode, kind, late):
             for b, count in enumerate(tokens):
                 rows = kept[layer][b]
                 start = len(rows)
-                rows += zip(turned(keys[b, :count], start), value[b, :count])
+                turn = functools.partial(
+                    turned, cos=cos, sin=sin, positions=start + np.arange(count), interleaved=False
+                )
+                rows += zip(turn(keys[b, :count]), value[b, :count])
                 if count:
-                    exact = attended(turned(query[b, :count], start), *map(np.array, zip(*rows)))
+                    exact = attended(turn(query[b, :count]), *map(np.array, zip(*rows)))
                     np.testing.assert_allclose(output[b, :count], exact, atol=4e-6, err_msg=f"step {step}")
 
 

@@ -7,6 +7,7 @@ from flash_attention import rotary, rotary_embedding
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.support.arrays import random
+from tests.train.flash_attention.support.cells import Call
 from tests.train.flash_attention.support.flash_attn_truth import turned as rotated
 from tests.train.flash_attention.support.versions import dtype_named
 
@@ -186,22 +187,15 @@ def test_low_precision_rounds_once(mode, dtype):
     assert np.all(error <= unit * np.abs(exact) + 1e-6)
 
 
-class Plain(nn.Cell):
-    """A call."""
-
-    def construct(self, x, cos, sin):
-        return rotary_embedding(x, cos, sin)
-
-
 @pytest.mark.spread
 def test_mixed_precision_and_dynamic_batches(mode, form):
     """Rotary embedding keeps its dtypes in a network of mixed precision. Only the batch may have an unknown size."""
     tensors = [Tensor(array) for array in (random(BATCH, SEQ, HEADS, DIM), *tables(DIM))]
     exact = expected(tensors[0].asnumpy(), *tables(DIM), False, 0)
-    output = Plain().to_float(ms.float16)(*tensors)
+    output = Call(rotary_embedding).to_float(ms.float16)(*tensors)
     np.testing.assert_allclose(output.astype(ms.float32).asnumpy(), exact, atol=4e-3)
     for unknown in ((None, SEQ, HEADS, DIM), (BATCH, None, HEADS, DIM)):
-        net = Plain()
+        net = Call(rotary_embedding)
         net.set_inputs(Tensor(shape=unknown, dtype=ms.float32), *tensors[1:])
         if unknown[1] is None and mode == "graph":
             with pytest.raises(ValueError, match="allowed there is the batch of x"):
