@@ -1,7 +1,5 @@
 """KVCache: prefill, decoding and serving give what attention of the whole sequences gives."""
 
-import functools
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -334,7 +332,6 @@ def test_positions_of_rotary_embeddings(mode, kind, late):
     """In two layers of one shape the positions are the lengths before the update, even if they are read after it."""
     caches = [KVCache(serving.BATCH, MOST, KV_HEADS, DIM, dtype=ms.float32, **serving.KINDS[kind]) for _ in range(2)]
     net = TwoLayers(*(Turning(garbage(cache), late) for cache in caches))
-    cos, sin = angles()
     generator, kept = np.random.default_rng(3), [[[] for _ in range(serving.BATCH)] for _ in caches]
     for step in range(5):
         tokens = generator.integers(0, SEQ + 1, serving.BATCH).astype(np.int32)
@@ -344,12 +341,10 @@ def test_positions_of_rotary_embeddings(mode, kind, late):
             for b, count in enumerate(tokens):
                 rows = kept[layer][b]
                 start = len(rows)
-                turn = functools.partial(
-                    turned, cos=cos, sin=sin, positions=start + np.arange(count), interleaved=False
-                )
-                rows += zip(turn(keys[b, :count]), value[b, :count])
+                positions = start + np.arange(count)
+                rows += zip(turned(keys[b, :count], *angles(), positions, False), value[b, :count])
                 if count:
-                    exact = attended(turn(query[b, :count]), *map(np.array, zip(*rows)))
+                    exact = attended(turned(query[b, :count], *angles(), positions, False), *map(np.array, zip(*rows)))
                     np.testing.assert_allclose(output[b, :count], exact, atol=4e-6, err_msg=f"step {step}")
 
 

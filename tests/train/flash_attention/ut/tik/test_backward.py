@@ -237,6 +237,11 @@ def test_fewer_keys_than_a_row_block_has_rows(tik, execute, seq_k, head_dim):
     _check(attention, arrays, actual)
 
 
+def test_computed_alibi_on_either_side_of_the_queries(tik, execute):
+    case = cases.Case(heads=3, kv_heads=3, seq_q=400, seq_k=420, alibi="computed")
+    cases.check(case, run_case(tik, execute, case, cores=3))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", ((16, 66000), (66000, 16)), ids=("many_keys", "many_queries"))
 def test_strides_beyond_the_field_of_an_instruction(tik, execute, sizes):
