@@ -3,11 +3,11 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import flash_attention
+from flash_attention import FlashAttention, flash_attention
 from flash_attention.bridge.versions import OLD
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.layer_inputs import draw
+from tests.train.flash_attention.support.layer_inputs import draw, half
 
 QUERY, KEY, VALUE, D_OUTPUT = (draw(1, 2, 6, 8, seed=seed) for seed in range(4))
 
@@ -98,3 +98,22 @@ def test_they_are_refused_in_pynative_where_mindspore_gives_zeros(backend, posit
         assert "terminate called" in str(crash)
         pytest.skip("MindSpore crashed while it handed on the exception")
     assert printed.strip().startswith(f"attention: backend '{backend}' has neither second derivatives")
+
+
+@pytest.mark.parametrize("backend", ("math", "emulator"))
+def test_a_jit_function_of_two_layers(backend):
+    """Backend cpu: test_training_steps.py."""
+    if OLD and backend != "math":
+        pytest.skip("MindSpore 2.0: refused by name")
+    first, second = (FlashAttention(16, causal=True, backend=backend) for _ in range(2))
+
+    def total(query, key, value, sinks, weights):
+        result = first(query, key, value, sinks=sinks)
+        further = second(query + result, key * 2, value * 3, sinks=sinks)
+        return ((result.astype(ms.float32) + further.astype(ms.float32)) * weights).sum()
+
+    tensors = (*(half(2, 2, 20, 16, seed=seed) for seed in range(3)), draw(2, seed=3), draw(2, 2, 20, 16, seed=9))
+    expected, found = (ops.grad(function, (0, 1, 2, 3))(*tensors) for function in (total, ms.jit(total)))
+    assert np.abs(expected[0].asnumpy()).max() > 0.1
+    for gradient, right in zip(found, expected):
+        np.testing.assert_allclose(gradient.asnumpy(), right.asnumpy(), atol=2e-3 * np.abs(right.asnumpy()).max())
