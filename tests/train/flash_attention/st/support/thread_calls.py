@@ -19,7 +19,6 @@ from flash_attention import (
     reference,
     rotary_embedding,
 )
-from flash_attention.call import Call
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.arrays import ends, pages
@@ -29,7 +28,7 @@ from tests.train.flash_attention.support.paged import expected
 from tests.train.flash_attention.support.run import array, tensor
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
-RULES: tuple[dict, ...] = ({}, {"causal": True}, {"causal": True, "window_left": 3}, {"softcap": 2.0})
+RULES: tuple[dict, ...] = ({}, {"causal": True}, {"causal": True, "window_size": (3, -1)}, {"softcap": 2.0})
 DTYPES = tuple(name for name in ("float32", "float16", "bfloat16") if hasattr(ms, name))
 # Elements lie in [-1, 1], so do the results: a rounding to the dtype, and a few of products and sums in float32.
 ALLOWED = {name: 2 * reference.EPSILON[name] + 32 * reference.EPSILON["float32"] for name in DTYPES}
@@ -40,33 +39,19 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
     return reference.round_to(random.uniform(-1, 1, shape).astype(np.float32), dtype).astype(np.float32)
 
 
-def exact(query: np.ndarray, key: np.ndarray, value: np.ndarray, **rules) -> np.ndarray:
-    """Return the output in float64 of (batch, heads, seq, dim)."""
-    call: Call = make_call(*query.shape[:3], key.shape[2], DIM, key.shape[1], dtype="float32", **rules)
-    return reference.truth(call, query, key, value).output
-
-
-def given(rules: dict) -> dict:
-    """Return the rules as arguments of the functions."""
-    named = dict(rules)
-    if "window_left" in named:
-        named["window_size"] = (named.pop("window_left"), -1)
-    return named
-
-
 def dense(random, length: int, dtype: str, rules: dict) -> tuple:
-    query, key, value = (draw(random, dtype, 1, heads, length, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    output = flash_attention(*(tensor(one, dtype) for one in (query, key, value)), backend="cpu", **given(rules))
-    return output, exact(query, key, value, **rules)
+    arrays = [draw(random, dtype, 1, length, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    output = flash_attention(*(tensor(one.swapaxes(1, 2), dtype) for one in arrays), backend="cpu", **rules)
+    return output, expected(*arrays, **{"causal": False, **rules}).swapaxes(1, 2)
 
 
 def varlen(random, length: int, dtype: str, rules: dict) -> tuple:
     lengths = (length, length // 2 + 1)
-    query, key, value = (draw(random, dtype, sum(lengths), heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    tensors, last = (tensor(one, dtype) for one in (query, key, value)), Tensor(np.array(ends(lengths), np.int32))
-    output = flash_attention_varlen(*tensors, last, last, backend="cpu", **given(rules))
-    parts = (np.split(one.swapaxes(0, 1)[None], lengths[:1], axis=2) for one in (query, key, value))
-    return output, np.concatenate([exact(*one, **rules)[0].swapaxes(0, 1) for one in zip(*parts)])
+    arrays = [draw(random, dtype, sum(lengths), heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    tensors, last = (tensor(one, dtype) for one in arrays), Tensor(np.array(ends(lengths), np.int32))
+    output = flash_attention_varlen(*tensors, last, last, backend="cpu", **rules)
+    parts = zip(*(np.split(one[None], lengths[:1], axis=1) for one in arrays))
+    return output, np.concatenate([expected(*part, **{"causal": False, **rules})[0] for part in parts])
 
 
 def paged(random, length: int, dtype: str, rules: dict) -> tuple:
