@@ -69,6 +69,11 @@ def remembered(function):
 
 # Arguments that may be something else than a Tensor, which was looked for before.
 _BESIDE = {"block_mask": " or a BlockMask", "prefix": " or a tuple of integers"}
+if OLD:
+    # A graph knows the class of no object that it reads from an attribute or a global variable.
+    _BESIDE["block_mask"] += (
+        "; in graphs of this MindSpore functions take Tensor(mask.tiles), and the layer a BlockMask when it is made"
+    )
 
 
 def spec(tensor):
@@ -83,7 +88,9 @@ def spec(tensor):
 def tensor_spec(name: str, described) -> TensorSpec:
     """Return the TensorSpec of an argument that `spec` described, checked."""
     if not (isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple)):
-        raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor{_BESIDE.get(name, '')}")
+        unknown = isinstance(described, tuple) and described == (None, None)  # attributes of it in a graph of 2.0
+        came = "an object" if unknown else type(described).__name__
+        raise TypeError(f"{name}: got {came}, allowed is a Tensor{_BESIDE.get(name, '')}")
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
     # MindNLP gives dtypes another name: "mindspore.float32".
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])

@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import BlockMask, FlashAttention, flash_attention, prepare, scaled_dot_product_attention
+from flash_attention.bridge.versions import OLD
 from flash_attention.kernels.tik import operators
 from mindspore import Tensor, nn, ops
 
@@ -129,6 +130,20 @@ def test_arrays_are_no_tensors():
         flash_attention(*tensors(), block_mask=MASKS[0].tiles)
     with pytest.raises(TypeError, match="prefix: got ndarray, allowed is a Tensor or a tuple of integers"):
         flash_attention(*tensors(), causal=True, prefix=np.array([1]))
+
+
+def test_a_compiled_function_takes_it_or_says_what_it_takes():
+    mask = MASKS[0]
+
+    @ms.jit
+    def attend(query, key, value):
+        return flash_attention(query, key, value, block_mask=mask)
+
+    if OLD:
+        with pytest.raises(TypeError, match=r"block_mask: got an object, .* functions take Tensor\(mask.tiles\)"):
+            attend(*tensors())
+    else:
+        check(attend(*tensors()), mask)
 
 
 def test_the_layer_takes_no_tensor_as_its_own():
