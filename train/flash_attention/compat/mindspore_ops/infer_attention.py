@@ -202,9 +202,7 @@ def _cell(kind: str, settings: tuple, specs: tuple, clears: bool) -> nn.Cell:
                 raise ValueError(f"{name}: got shape {one.shape}, allowed are (1,) and ({_batch(specs[0])},)")
     if kind == "incre" or kind == "fused" and _one_query(specs[0], layout, mode, mask):
         if not with_lse:
-            return fix_dtypes(
-                _Incremental(heads, scale, kv_heads or heads, layout.partition("_")[0], block_size, specs, clears)
-            )
+            return fix_dtypes(_Incremental(heads, scale, kv_heads or heads, layout, block_size, specs, clears))
         if mask is not None:
             mask = _mask_of_one(mask, specs)
         specs, mode, before, after = (*specs[:3], mask, shift, None, *specs[6:]), DEFAULT_MASK, 2**31 - 1, 2**31 - 1
@@ -405,6 +403,8 @@ class _Incremental(EntryCell):
         super().__init__()
         query, key, value, mask, shift, _, lengths, tables = specs
         batch, self.shape = _batch(query), query.shape
+        layout, _, after = layout.partition("_")
+        self.turns = after != ""
         wanted = {"BSH": (batch, 1, -1), "BNSD": (batch, heads, 1, -1), "BSND": (batch, 1, heads, -1)}[layout]
         dim = query.shape[-1] // heads if layout == "BSH" else query.shape[-1]
         if len(query.shape) != len(wanted) or query.shape[:-1] != wanted[:-1] or query.shape[-1] % dim:
@@ -490,7 +490,10 @@ class _Incremental(EntryCell):
         key, value = reshaped(key, shape + self.cache[1:]), reshaped(value, shape + self.cache[1:])
         rows = reshaped(query, (-1,) + self.tail)
         output = self.paged(rows, key, value, tables, lengths, bias, None)
-        return reshaped(output, query.shape), filled((1,), 0.0)
+        shape = query.shape
+        if self.turns:
+            shape = (shape[0], 1, self.heads, shape[3])
+        return reshaped(output, shape), filled((1,), 0.0)
 
     def length(self, key):
         return key.shape[2] if self.apart else key.shape[1]

@@ -82,7 +82,7 @@ def flash_attention_score(
         TypeError, ValueError: an argument is not allowed.
     """
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
-    settings = settings + (inference,)  # MindSpore 2.0 compiles no starred tuple
+    settings = settings + (inference,)  # no starred tuple: old graphs refuse one
     tensors = query, key, value, real_shift, drop_mask, attn_mask
     return run_score("output", settings, tensors, padding_mask, (prefix, actual_seq_qlen, actual_seq_kvlen), None)
 
