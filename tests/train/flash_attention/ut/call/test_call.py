@@ -323,6 +323,12 @@ def test_optional_inputs_travel_in_the_order_of_their_table():
     assert in_order(**{name: name for name in NAMES}) == NAMES
 
 
+def test_dropout_is_inactive_outside_training():
+    call = make_call(dropout_rate=0.5, **GOOD)
+    assert call.dropout_threshold == 0
+    assert call.dropout_scale == 1.0
+
+
 def test_alibi_slopes_are_the_published_ones():
     def slopes(heads):
         return alibi_slopes(Call(batch=1, heads=heads, seq_q=1, seq_k=1, head_dim=1))

@@ -100,6 +100,12 @@ def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
         assert backward_work.choose(problem).split.writes_d_query == (cores == 2)
 
 
+@pytest.mark.parametrize("heads", (32, 1, 40, 3))
+def test_causal_work_is_balanced(heads):
+    problem, _, split = _planned(1, heads, 12288, 12288, 64, causal=True)
+    assert max(split.units) <= 1.1 * sum(split.units) / problem.cores
+
+
 @pytest.mark.parametrize(("heads", "cores", "limit"), ((33, 32, 1.2), (32, 30, 1.2), (5, 3, 1.1)))
 @pytest.mark.parametrize("causal", (False, True))
 def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, causal):

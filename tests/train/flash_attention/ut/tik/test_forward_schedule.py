@@ -101,6 +101,15 @@ def test_visibility_at_either_end_of_a_range(fields):
     check_visibility(problem, candidates(problem)[0])
 
 
+@pytest.mark.parametrize(("heads", "seq"), ((32, 4096), (8, 4096), (1, 8192), (3, 2048)))
+def test_causal_work_is_balanced(heads, seq):
+    _, _, work = _planned(1, heads, seq, seq, 128, causal=True)
+    longest = max(block["last"] - block["first"] + 1 for _, _, block in _row_blocks(work))
+    mean = sum(work.units) / 32
+    # No core exceeds its share by more than the longest item.
+    assert max(work.units) <= max(1.06 * mean, 2 * longest)
+
+
 def test_tiles_out_of_sight_are_never_visited():
     _, _, work = _planned(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
     assert all(words["last"] - words["first"] + 1 <= 4 for _, _, words in _row_blocks(work))

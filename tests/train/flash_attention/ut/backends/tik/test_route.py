@@ -6,16 +6,17 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flash_attention.backends import registry
 from flash_attention.backends.tik import entries, environment, limits, registration
-from flash_attention.backends.tik.cell import OperatorAttention
+from flash_attention.backends.tik.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.tik.keep_bits import GeneratedKeepBits
 from flash_attention.bridge import releases
-from flash_attention.kernels.tik import describe, signatures
+from flash_attention.kernels.tik import describe, layout, signatures
 from flash_attention.kernels.tik.problem import CAPACITY, Chip, KernelProblem
 from flash_attention.kernels.tik.signatures import STAGES
-from mindspore import ops
+from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
 from tests.train.flash_attention.support.calls import make_call, make_kernel_problem
@@ -264,3 +265,11 @@ def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
     entries.entry.cache_clear()
     assert entries.entry(operator).__code__ == function.__code__
     assert not list(path.parent.glob("*.part"))
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(16, 16), (33, 50), (7, 129)])
+def test_keep_bits_in_graph_are_those_packed_on_the_host(seq_q, seq_k):
+    problem = make_kernel_problem(2, 3, seq_q, seq_k, 16, dropout_rate=100 / 65536)
+    bits = np.random.default_rng(0).integers(0, 256, (2, 3, seq_q, -(-seq_k // 8))).astype(np.uint8)
+    packed = _KeepOrder(problem)(Tensor(bits)).asnumpy()
+    np.testing.assert_array_equal(packed, layout.store_keep_bits(bits, problem))
