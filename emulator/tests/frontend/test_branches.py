@@ -62,25 +62,6 @@ def test_immediates_out_of_range_where_nothing_runs(soc, call, around):
             call(strict, tensor)
 
 
-def test_an_if_chain(kernel):
-    s = kernel.Scalar("int32", "s")
-    with kernel.if_scope(s > 1):
-        s.set_as(1)
-    with kernel.elif_scope(s == 0):
-        s.set_as(2)
-    with kernel.else_scope():
-        s.set_as(3)
-    assert lines(kernel) == [
-        "scalar s: int32",
-        "if s > 1:",
-        "    s = 1",
-        "elif s == 0:",
-        "    s = 2",
-        "else:",
-        "    s = 3",
-    ]
-
-
 def chain(kernel, conditions, with_else):
     """Record branches, in which branch number n stores n. Returns the recorded lines behind the definition of s."""
     s = kernel.Scalar("int32", "s")

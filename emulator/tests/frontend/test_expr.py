@@ -171,14 +171,6 @@ def test_a_bare_scalar_is_a_comparison_with_zero(kernel):
     assert nodes.describe(condition._node) == "s != 0"
 
 
-def test_a_condition_that_python_evaluates_is_reported_at_the_users_line(scalar):
-    with pytest.raises(TikParamError) as caught:
-        if scalar > 3:
-            pass
-    assert "tik.all" in str(caught.value) and "if scalar > 3:" in str(caught.value)
-    assert caught.value.location.file == __file__
-
-
 @pytest.mark.parametrize("op", ["//", "%", "&", "|", "<<", ">>"])
 def test_integer_operators_refuse_floats(kernel, op):
     s = kernel.Scalar("float32")

@@ -11,22 +11,6 @@ from tikemu.errors import TikParamError
 from emulator.tests.support.kernels import body, lines
 
 
-def test_for_range_records_a_loop(kernel):
-    n = kernel.Scalar("int32", "n")
-    with kernel.for_range(0, 4, name="k", thread_num=2) as k:
-        assert k.dtype == "int32"
-        n.set_as(k)
-    with kernel.for_range(n, n + 3):
-        pass
-    assert lines(kernel) == [
-        "scalar n: int32",
-        "for k in range(0, 4), thread_num=2:",
-        "    n = k",
-        "for i in range(n, n + 3):",
-        "    pass",
-    ]
-
-
 def test_the_end_of_a_loop_must_not_change_inside_it(kernel):
     n, m = kernel.Scalar("int32", "n", 3), kernel.Scalar("int32", "m", 0)
     array = kernel.ScalarArray("int32", 2, "a", 1)

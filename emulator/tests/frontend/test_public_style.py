@@ -60,13 +60,6 @@ def test_an_import_by_name_warns_at_the_line_that_asked():
     assert caught[0].filename == __file__
 
 
-def test_cycles_are_whole(kernel):
-    copy_kernel(kernel, lambda k, x, y: k.BuildCCE("copy", [x], [y]))
-    result = tikemu.run(kernel, {"x": DATA})
-    assert type(result.cycles) is int and all(type(cycles) is int for cycles in result.core_cycles)
-    assert result.cycles == max(result.core_cycles) > 0
-
-
 # ------------------------------------------------------------------------------------------------ debugging
 def in_place(kernel):
     """Compute ``x += 1`` in global memory; x is both argument and output."""
@@ -153,26 +146,6 @@ def test_other_widths_of_integers_wrap_without_a_warning(kernel, no_warnings):
 def test_strict_mode_refuses_a_load_that_converts(soc, strict):
     with pytest.raises(TikParamError, match="convert"):
         load(tik.Tik(), "int32", "float16", 3)
-
-
-def test_the_documented_way_to_read_an_index(kernel, no_warnings):
-    """``vcmax`` leaves value and index; the index is read through a uint16 Scalar."""
-    x = kernel.Tensor("float16", (128,), tik.scope_gm, "x")
-    y = kernel.Tensor("int32", (8,), tik.scope_gm, "y")
-    source = kernel.Tensor("float16", (128,), tik.scope_ubuf, "source")
-    found = kernel.Tensor("float16", (16,), tik.scope_ubuf, "found")
-    kernel.data_move(source, x, 0, 1, 8, 0, 0)
-    kernel.vcmax(128, found, source, 1, 1, 1, 8)
-    index = kernel.Scalar("uint16")
-    index.set_as(found[1])
-    wide = kernel.Scalar("int32", init_value=index)
-    target = kernel.Tensor("int32", (8,), tik.scope_ubuf, "target")
-    kernel.vec_dup(8, target, wide, 1, 8)
-    kernel.data_move(y, target, 0, 1, 1, 0, 0)
-    kernel.BuildCCE("argmax", [x], [y])
-    data = np.zeros(128, np.float16)
-    data[77] = 4
-    assert (tikemu.run(kernel, {"x": data}).outputs["y"] == 77).all()
 
 
 # ------------------------------------------------------------------------------------------------ modules

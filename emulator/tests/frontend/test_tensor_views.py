@@ -47,20 +47,6 @@ def test_reinterpret_keeps_the_start_of_a_view(kernel, ub):
     assert offset(t[i * 32 + 16 : i * 32 + 32].reinterpret_cast_to("float32")) == "i * 16 + 8"
 
 
-def test_element_writes(kernel, ub):
-    t, s, i = ub((4, 16), "int32"), kernel.Scalar("int32", "s"), kernel.Scalar("int32", "i")
-    t[1, 2] = 5
-    t[i] = s
-    t[3].set_as(t[4])
-    t[0].set_as(s + i)
-    assert str(kernel).splitlines()[-4:] == [
-        "    t[18]:(1, 1) = 5",
-        "    t[i]:(1,) = s",
-        "    t[3]:(1,) = t[4]:(1,)",
-        "    t[0]:(1,) = s + i",
-    ]
-
-
 def test_integer_elements_wrap_with_a_warning(ub):
     t = ub((16,), "uint8")
     with pytest.warns(tikemu.TikWarning, match="wraps to 0"):

@@ -34,14 +34,6 @@ def test_matmul(strict, bench, dtype, m, k, n):
     assert sum(op.cycles for op in ops if op.pipe == "M") == up(m) // 16 * (up(k, k0) // k0) * (up(n) // 16)
 
 
-def test_matmul_marks_only_valid_elements_defined(strict, bench):
-    *_, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 20, "float16")
-    bench.call("matmul", dst, a_l1, b_l1, 30, 64, 20)
-    defined = dst.defined
-    assert unpacked(defined, 30, 20).all()
-    assert defined.sum() == 30 * 20
-
-
 def test_tiles_alternate_between_the_halves_of_l0(bench):
     """Double buffering (D28a): the loads of a tile do not wait for the product of the tile before."""
     _, _, a_l1, b_l1, dst = matmul_case(bench, 128, 512, 128, "float16")
@@ -50,17 +42,6 @@ def test_tiles_alternate_between_the_halves_of_l0(bench):
     for side in (0, 1):
         starts = [op.reads[side].region.start for op in products]
         assert starts == [0, 32768, 0, 32768]
-
-
-def test_matmul_accumulates_over_calls(strict, bench):
-    m, k, n = 30, 64, 40
-    dst = bench.tensor("L0C", "float32", (up(n) // 16, up(m), 16))
-    total = np.zeros((m, n), np.float32)
-    for step in range(3):
-        a, b, a_l1, b_l1, _ = matmul_case(bench, m, k, n, "float16")
-        bench.call("matmul", dst, a_l1, b_l1, m, k, n, init_l1out=step == 0)
-        total = expected_product(a, b, total)
-    np.testing.assert_array_max_ulp(unpacked(dst.values, m, n), total, 2)
 
 
 @pytest.mark.parametrize("kind", ["L1", "UB"])

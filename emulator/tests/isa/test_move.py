@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError
 
-from emulator.tests.support.arrays import PLAIN_PATHS, RNG, bytes_of
+from emulator.tests.support.arrays import PLAIN_PATHS, bytes_of
 from emulator.tests.support.bench import Bench, Runtime, call_views, check, refuses
-
-
-def half(*shape):
-    """Return normal random float16 elements."""
-    return RNG.standard_normal(shape).astype(np.float16)
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
@@ -31,20 +26,6 @@ def test_data_move_copies_bursts(bench, source, target, pipe, nburst, burst, src
         assert op.transfer.direction == ("read" if source == "GM" else "write")
 
 
-def test_the_largest_gap_of_data_move(bench):
-    """Columns of a matrix of 65 538 rows of 32 bytes: one row of each is taken, and put back, past 65 535 others."""
-    rows = 65536 + 2
-    gm = bench.tensor("GM", "float16", 2 * rows * 16)
-    ub = bench.tensor("UB", "float16", 64)
-    gm.at(16 * 16, (16,)).store(np.full(16, 1.0))
-    gm.at((16 + 65536) * 16, (16,)).store(np.full(16, 2.0))
-    bench.call("data_move", ub, gm.at(16 * 16), 0, 2, 1, 65535, 0)
-    np.testing.assert_array_equal(ub.values[:32], np.repeat([1.0, 2.0], 16))
-    bench.call("data_move", gm.at(17 * 16), ub, 0, 2, 1, 0, 65535)
-    stored = gm.values.reshape(-1, 16)
-    assert np.array_equal(np.flatnonzero(stored[:, 0]), [16, 17, 16 + 65536, 17 + 65536])
-
-
 def test_global_memory_is_addressed_by_element_and_other_memories_by_block(bench):
     gm = bench.tensor("GM", "float16", 64, np.arange(64))
     ub = bench.tensor("UB", "float16", 64)
@@ -52,31 +33,6 @@ def test_global_memory_is_addressed_by_element_and_other_memories_by_block(bench
     np.testing.assert_array_equal(ub.values[:32], np.arange(5, 37))
     for wrong in (ub.at(5), bench.tensor("L1", "float16", 64).at(5)):
         bench.refuses(TikAlignError, "multiple of 32 bytes", "data_move", Runtime(wrong), gm, 0, 1, 1, 0, 0)
-
-
-@pytest.mark.parametrize("kind", ["GM", "UB", "L1"])
-def test_data_move_stays_inside_its_tensor(bench, kind):
-    tensor = bench.tensor(kind, "float16", 256, name="small")
-    bench.tensor(kind, "float16", 256)  # bytes that follow in the same memory
-    other = bench.tensor("UB", "float16", 512)
-    bench.call("data_move", other, tensor, 0, 1, 16, 0, 0)
-    bench.refuses(TikBoundsError, "'small', which has 512 bytes", "data_move", other, tensor, 0, 1, 17, 0, 0)
-    bench.refuses(TikBoundsError, "'small'", "data_move", tensor, other, 0, 2, 8, 0, 1)
-
-
-@pytest.mark.parametrize("kind", ["GM", "UB"])
-def test_last_block_of_a_tensor_is_padding(bench, kind):
-    tail = np.arange(20)
-    src, ub = bench.tensor(kind, "float16", 20, tail, name="tail"), bench.tensor("UB", "float16", 64)
-    bench.warns("only the padding of its allocation", "data_move", ub, src, 0, 1, 2, 0, 0)
-    np.testing.assert_array_equal(ub.values[:20], tail)
-    bench.refuses(TikBoundsError, None, "data_move", ub, src, 0, 1, 3, 0, 0)
-    bench.refuses(TikBoundsError, None, "data_move", ub, src.at(16), 0, 1, 2, 0, 0)
-    strict = Bench(strict=True)
-    with pytest.raises(TikBoundsError, match="padding"):
-        strict.call(
-            "data_move", strict.tensor("UB", "float16", 64), strict.tensor(kind, "float16", 20, tail), 0, 1, 2, 0, 0
-        )
 
 
 def test_run_time_zero_moves_nothing(bench):
@@ -126,14 +82,3 @@ def test_interleaved_bursts_do_not_overlap(strict, bench):
     bench.call("data_move", ub.at(8), ub, 0, 8, 1, 1, 1)
     result = ub.values.reshape(8, 2, 8)
     np.testing.assert_array_equal(result[:, 1], result[:, 0])
-
-
-def test_strict_mode_copies_the_defined_bits(strict, bench):
-    src = bench.tensor("UB", "float16", 64)
-    src.at(16, (16,)).store(half(16))
-    gm, back = bench.tensor("GM", "float16", 64), bench.tensor("UB", "float16", 64)
-    bench.call("data_move", gm, src, 0, 1, 4, 0, 0)
-    bench.call("data_move", back, gm, 0, 1, 4, 0, 0)
-    expected = (np.arange(64) // 16) == 1
-    for tensor in (gm, back):
-        np.testing.assert_array_equal(tensor.defined, expected)

@@ -111,14 +111,6 @@ def test_the_8th_argument_of_other_moves(path, mode):
     refuses(TikUnsupportedArgumentError, "8th, 0 or 1", "data_move", *views, 0, 1, 1, 0, 0, 2)
 
 
-def test_moving_padding_out_of_l0c_keeps_it_undefined(strict, bench):
-    src = bench.tensor("L0C", "float32", 256)
-    src.at(0, (4, 16), (16, 1)).store(np.ones((4, 16)))
-    dst = bench.tensor("UB", "float16", 256)
-    bench.call("tensor_mov", dst, src, "m", 1, 1, 0, 0)
-    np.testing.assert_array_equal(dst.defined, np.arange(256) < 64)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("nburst,burst_len,src_gap,dst_gap", [(1, 1, 0, 0), (1, 5, 0, 0), (3, 1, 1, 2), (2, 2, 3, 1)])
 def test_broadcast_ub_to_l0c(bench, dtype, nburst, burst_len, src_gap, dst_gap):
@@ -164,10 +156,3 @@ def test_atomic_add_concerns_moves_from_ub_to_global_memory_only(bench):
         np.testing.assert_array_equal(target.values[:8], np.full(8, 5))
     bench.call("set_atomic_add", 0)
     bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
-
-
-def test_strict_atomic_add_needs_defined_global_memory(strict, bench):
-    bench.call("set_atomic_add", 1)
-    ub = bench.tensor("UB", "float32", 8, np.ones(8))
-    bench.call("data_move", bench.tensor("GM", "float32", 8, np.ones(8)), ub, 0, 1, 1, 0, 0)
-    bench.refuses(AssertionError, "undefined", "data_move", bench.tensor("GM", "float32", 8), ub, 0, 1, 1, 0, 0)

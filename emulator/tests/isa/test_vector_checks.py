@@ -63,17 +63,6 @@ def test_run_time_masks_beyond_the_lanes(mask, lanes):
         strict.refuses(BOUNDS, "enables lanes above 64", api, mask, *arguments(y, x))
 
 
-def test_mask_bits_start_at_the_low_word():
-    """[0, 8] enables only the fourth lane; the high word comes first in the list."""
-    b, x, y, z = three_tensors()
-    b.call("vec_dup", [0, 8], x, 5, 1, 8)
-    b.call("vec_dup", [1 << 63 | 1, 0], y, 5, 1, 8)
-    b.call("vec_dup", [0, Runtime(-1, "int64")], z, 5, 1, 8)
-    assert np.flatnonzero(x.values == 5).tolist() == [3]
-    assert np.flatnonzero(y.values == 5).tolist() == [64, 127]
-    assert np.flatnonzero(z.values == 5).tolist() == list(range(64))
-
-
 @pytest.mark.parametrize("mask", [[0, 0], [Runtime(0, "int64"), 0], Runtime(0)], ids=["list", "run-time list", "count"])
 def test_mask_without_lanes(mask):
     """With a warning, no lane is written; strict mode refuses."""
@@ -243,15 +232,6 @@ def test_a_block_stride_of_0_of_dst_is_taken_as_1(api, scalar, mask):
     b.refuses(PARAM, "dst_blk_stride 0", *arguments)
     b, _, arguments = call(True, 16, 0)
     b.call(*arguments)
-
-
-def test_a_repeat_stride_of_0_of_dst_writes_the_same_place():
-    """It is described: every repeat has the same destination."""
-    for strict in (False, True):
-        b, x, y, _ = three_tensors("float32", strict)
-        x.store(np.arange(1024))
-        b.call("vec_adds", 64, y, x, 1.0, 3, 0, 8)
-        assert y.values[:65].tolist() == [*range(129, 193), 1.0]
 
 
 @pytest.mark.parametrize(

@@ -54,20 +54,6 @@ def test_accumulation_over_repeats_is_legal(arithmetic, name, dtype, recwarn):
     assert not recwarn.list
 
 
-def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic):
-    """A prefix sum over blocks is illegal on the chip. It runs repeat by repeat with a warning; strict mode refuses."""
-    for strict in (False, True):
-        bench = Bench(strict=strict)
-        x = bench.ub(np.ones(64 * 5, np.float32))
-        ones = bench.ub(np.ones(64, np.float32))
-        call = ("vec_add", 64, x[64:], x, ones, 4, 8, 8, 0)
-        if strict:
-            bench.refuses(Exception, "a later repeat reads as src0", *call)
-        else:
-            bench.warns("a later repeat reads as src0", *call)
-            assert (x.values.reshape(5, 64)[:, 0] == [1, 2, 3, 4, 5]).all()
-
-
 def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic, recwarn):
     """Data move towards lower addresses: the destination of a repeat was a source of an earlier repeat."""
     bench = Bench(strict=True)

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tikemu
-from tikemu import Options, TikAlignError, TikBoundsError, TikMemoryError, TikWarning, dump, tik, use_options
+from tikemu import Options, TikAlignError, TikBoundsError, TikMemoryError, TikWarning, tik, use_options
 from tikemu.machine import alloc
 from tikemu.program import ir
 
@@ -162,21 +162,6 @@ def test_run_time_shapes_take_max_mem_size(kernel):
     ub(kernel, "next", 32)
     at, _ = placed(kernel)
     assert (at["dynamic"].size, at["next"].address) == (1000, 1024)
-
-
-def test_addresses_of_the_plan_are_those_of_the_run(kernel):
-    target = kernel.Tensor("int32", (8,), tik.scope_gm, "target")
-    seen = ub(kernel, "seen", 8, "int32")
-    kernel.vector_dup(8, seen, 0, 1, 1, 8)
-    with kernel.for_range(0, 4, thread_num=2) as i:
-        mine = ub(kernel, "mine", 8, "int32")
-        mine[0].set_as(i)
-        seen[i].set_as(mine[0])
-    kernel.data_move(target, seen, 0, 1, 1, 0, 0)
-    kernel.BuildCCE("kernel", [], [target])
-    (out,) = kernel.tikdb.start_debug({}, interactive=False)
-    assert out.tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
-    assert "thread_num=2" in dump(kernel)
 
 
 @pytest.mark.parametrize(

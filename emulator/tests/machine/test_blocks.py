@@ -10,21 +10,6 @@ from tikemu import TikBoundsError, TikParamError, TikSyncError, TikWarning, tik
 from emulator.tests.support.kernels import values
 
 
-def test_blocks_have_private_memory_and_run_in_order(kernel):
-    target = kernel.Tensor("int32", (4, 8), tik.scope_gm, "target")
-    shared = kernel.Tensor("int32", (8,), tik.scope_gm, "shared", is_workspace=True)
-    with kernel.for_range(0, 4, block_num=4) as block:
-        mine = kernel.Tensor("int32", (8,), tik.scope_ubuf, "mine")
-        last = kernel.Tensor("int32", (8,), tik.scope_ubuf, "last")
-        kernel.data_move(last, shared, 0, 1, 1, 0, 0)
-        mine[0].set_as(block + 1)
-        mine[1].set_as(last[0])
-        kernel.data_move(target[block * 8], mine, 0, 1, 1, 0, 0)
-        kernel.data_move(shared, mine, 0, 1, 1, 0, 0)
-    kernel.BuildCCE("kernel", [], [target])
-    assert np.array(values(kernel))[:, :3].tolist() == [[1, 0, 0], [2, 1, 0], [3, 2, 0], [4, 3, 0]]
-
-
 def test_statements_before_the_block_loop_run_once_per_block(kernel):
     target = kernel.Tensor("int32", (3, 8), tik.scope_gm, "target")
     with pytest.warns(TikWarning, match="once per block"):

@@ -41,38 +41,6 @@ def test_without_numerics_data_that_decide_the_course_are_computed(kernel):
     assert full.outputs["target"][0] == 65504
 
 
-def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel):
-    source = kernel.Tensor("float16", (4096,), tik.scope_gm, "source")
-    n = kernel.InputScalar("int32", "n")
-    with kernel.for_range(0, n) as i:
-        held = kernel.Tensor("float16", (64,), tik.scope_ubuf, "held")
-        kernel.data_move(held, source[i * 64], 0, 1, 4, 0, 0)
-    kernel.BuildCCE("kernel", [source, n], [])
-    data = np.zeros(4096, np.float16)
-    assert tikemu.run(kernel, {"n": 64}, numerics=False).cycles == tikemu.run(kernel, {"n": 64, "source": data}).cycles
-    for numerics in (False, True):
-        with pytest.raises(TikBoundsError, match="'source'"):
-            tikemu.run(kernel, {"n": 65, "source": data}, numerics=numerics)
-
-
-def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel):
-    source = kernel.Tensor("float16", (4096,), tik.scope_gm, "source")
-    step = kernel.InputScalar("int32", "step")
-    with kernel.for_range(0, 8) as i:
-        held = kernel.Tensor("float16", (64,), tik.scope_ubuf, "held")
-        kernel.data_move(held, source[i * step], 0, 1, 4, 0, 0)
-    kernel.BuildCCE("kernel", [source, step], [])
-    data = np.zeros(4096, np.float16)
-    cycles = {}
-    for step in (64, 72):
-        full = tikemu.run(kernel, {"step": step, "source": data})
-        alone = tikemu.run(kernel, {"step": step}, numerics=False)
-        assert full.cycles == alone.cycles
-        cycles[step] = full.instructions["data_move"].cycles
-    # Offsets 0, 144, 288 ... bytes: all but every eighth cross a line.
-    assert cycles[72] == pytest.approx(cycles[64] * 15 / 8)
-
-
 # ------------------------------------------------------------------------------------------------ running again
 def accumulate(instance):
     """Add ``n * source`` to ``target`` in two blocks; return the kernel and its truth."""

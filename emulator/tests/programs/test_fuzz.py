@@ -52,7 +52,7 @@ def test_random_programs_cover_the_language(soc, quiet):
     text = "".join(dump(Generator(seed).tik) for seed in range(2 * PROGRAMS))
     for word in (
         *("thread_num=2", "block_num=2", "else", "break", "continue", "scope", "vec_add", "vadd", "vec_conv", "vcmax"),
-        *("vec_sel", "vec_trans", "data_move", " in L1"),
+        *("vec_sel", "vec_trans", "data_move", " in L1", "any(", "not(", "as uint64", "scalar a"),
     ):
         assert word in text, word
 

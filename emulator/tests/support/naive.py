@@ -89,6 +89,10 @@ class Interpreter:
             value = to_integer(value, "to-zero", "int32")
         self.scalars[target.uid] = stored(value, target.dtype)
 
+    def do_assignelement(self, statement: ir.AssignElement) -> None:
+        target = statement.targets[self.value(statement.index)]
+        self.do_assign(ir.Assign(statement.location, target, statement.value))
+
     def do_store(self, statement: ir.Store) -> None:
         value = statement.value
         value = self.pointer(value).get() if isinstance(value, ir.View) else self.value(value)

@@ -8,6 +8,7 @@ from tikemu import tik
 
 BLOCKS = 64  # of 32 bytes in every on-chip tensor
 DTYPES = ("float16", "float32", "int32", "int16")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 TWO = {
     "float16": ("add", "sub", "mul", "max", "min", "div"),
     "float32": ("add", "sub", "mul", "max", "min", "div"),
@@ -96,7 +97,9 @@ class Generator:
 
     def integer(self):
         """Return a run-time integer from 0 to 30, or a number."""
-        choice = self.upto(0, 3)
+        choice = self.upto(0, 4)
+        if choice == 4:
+            return self.tensor("int32")[self.upto(0, 60)] & 15
         if choice == 0 or not self.integers:
             return self.upto(0, 30)
         value = self.pick(self.integers)
@@ -127,9 +130,12 @@ class Generator:
 
     # ------------------------------------------------------------------------------------------- Scalars
     def element(self):
-        """Read a Scalar from a tensor, or write it into one."""
+        """Read a Scalar from a tensor, or write it into one. Integers may be parts of other elements."""
         dtype = self.pick(DTYPES)
         tensor = self.tensor(dtype)
+        if self.chance(0.5):
+            dtype = self.pick(INTEGERS)
+            tensor = tensor.reinterpret_cast_to(dtype)
         index = self.integer()
         if self.chance(0.5):
             value = self.tik.Scalar(dtype, self.name("s"))
@@ -156,6 +162,14 @@ class Generator:
         value.set_as(eval(f"one {'//' if operator == '/' else operator} other") if operator != "+" else one + other)
         with self.tik.if_scope(value > 1000):
             value.set_as(value % 1000)
+        self.integers.append(value)
+
+    def array(self):
+        """Store into a ScalarArray at a run-time index, and make an integer of one of its elements."""
+        array = self.tik.ScalarArray("int32", 3, self.name("a"), [self.upto(0, 9) for _ in range(3)])
+        array[self.integer() % 3].set_as(self.integer())
+        value = self.tik.Scalar("int32", self.name("i"))
+        value.set_as(array[self.integer() % 3])
         self.integers.append(value)
 
     def signed(self):
@@ -218,8 +232,10 @@ class Generator:
 
     # ------------------------------------------------------------------------------------------- vector instructions
     def mask(self, lanes):
-        """Set the mask in bit mode or as a count."""
-        choice = self.upto(0, 3)
+        """Set the mask in bit mode, or as a count that may be a run-time value."""
+        choice = self.upto(0, 4)
+        if choice == 4 and self.integers:
+            return self.pick(self.integers) % lanes + 1
         if choice == 0:
             return [int(self.rng.integers(1, 2**63)) if lanes == 128 else 0, int(self.rng.integers(1, 2**63))]
         return lanes if choice == 1 else self.upto(1, lanes)
@@ -343,6 +359,7 @@ class Generator:
         kinds = [
             *(*[self.two_source] * 4, *[self.legacy] * 2, *[self.with_scalar] * 2, self.one_source, self.convert),
             *(self.fill, self.reduce, self.move, self.move, self.element, self.arithmetic, self.signed, self.compare),
+            *(self.array, *[self.element] * 3),
             *(self.transpose, self.through_l1),
         ]
         if self.depth < 3:
@@ -358,7 +375,7 @@ class Generator:
     def _loop(self):
         begin, count = self.upto(0, 2), self.upto(1, 4)
         end = self.n + begin if self.chance(0.3) else begin + count
-        with self.tik.for_range(begin, end, thread_num=self.pick([1, 1, 2])) as i, self.inside():
+        with self.tik.for_range(begin, end, thread_num=self.pick([1, 1, 2, 3])) as i, self.inside():
             self.integers.append(i)
             if self.chance(0.5):
                 self.define()
@@ -370,7 +387,11 @@ class Generator:
 
     def _branch(self):
         value, bound = self.integer(), self.upto(0, 20)
-        with self.tik.if_scope(tik.all(value > bound, self.n > 0) if not isinstance(value, int) else value > bound):
+        condition = lambda: value > bound  # noqa: E731
+        if not isinstance(value, int):
+            both, one = lambda: tik.all(value > bound, self.n > 0), lambda: tik.any(value < bound, self.n == 2)
+            condition = self.pick((condition, both, one, lambda: tik.negate(value <= bound), lambda: value))
+        with self.tik.if_scope(condition()):
             self._nested()
         if self.chance(0.4):
             with self.tik.elif_scope(value == bound):

@@ -5,42 +5,7 @@ from tikemu.soc import ASCEND_910A
 from tikemu.timing.clock import CoreClock
 from tikemu.timing.simulator import PIPE_INDEX, TimedOp
 
-from emulator.tests.support.timing_bench import FLAG, FLAGS, ISSUE, SYNC, A, B, Bench, C
-
-
-def test_independent_instructions_of_a_pipe_follow_each_other(bench):
-    assert bench.op("V", writes=[A]) == (ISSUE, ISSUE + 10)
-    assert bench.op("V", writes=[B]) == (ISSUE + 10, ISSUE + 20)
-    assert bench.clock.finish == ISSUE + 20 + 20
-
-
-def test_a_dependent_instruction_waits_for_the_result(bench):
-    bench.op("V", writes=[A])
-    assert bench.op("V", reads=[A], writes=[B])[0] == ISSUE + 10 + 20
-    assert bench.op("V", writes=[B])[0] == ISSUE + 2 * 30  # written twice
-
-
-@pytest.mark.parametrize(
-    "first, second",
-    [
-        ({"writes": [A]}, {"reads": [A]}),
-        ({"reads": [A]}, {"writes": [A]}),
-        ({"writes": [A]}, {"writes": [A]}),
-        ({"writes": [(0, 300)]}, {"reads": [(299, 400)]}),
-    ],
-)
-def test_dependences_between_pipes_cost_a_flag(bench, first, second):
-    bench.op("MTE2", cycles=100, latency=350, **first)
-    assert bench.op("V", **second)[0] == ISSUE + 100 + 350 + SYNC
-    assert bench.clock.now == 2 * ISSUE + FLAGS
-    assert bench.clock.simulator.flags == 2
-
-
-def test_a_full_queue_holds_the_scalar_unit(bench):
-    starts = [bench.op("V", cycles=100, latency=0)[0] for _ in range(40)]
-    assert starts == [ISSUE + 100 * n for n in range(40)]
-    # The 40th instruction enters when the 8th (32 places ahead) starts.
-    assert bench.clock.now == starts[7]
+from emulator.tests.support.timing_bench import FLAG, ISSUE, SYNC, A, B, Bench, C
 
 
 def test_the_mask_register_is_written_when_it_changes(bench):

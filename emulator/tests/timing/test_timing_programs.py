@@ -139,49 +139,12 @@ def copy_kernel(instance, blocks, tiles, threads):
     return tiled(instance, 8192, blocks, tiles, threads)
 
 
-def test_double_buffering_overlaps_load_and_store(kernel):
-    single = tikemu.run(copy_kernel(kernel, 1, 16, 1), {}, numerics=False)
-    double = tikemu.run(copy_kernel(tik.Tik(), 1, 16, 2), {}, numerics=False)
-    load, store = 16384 / 78 + 350, 16384 / 64 + 200
-    assert single.cycles == pytest.approx(16 * (load + store + 2 * SYNC), rel=0.01)
-    # Two copies: a pair of tiles in the time of one round trip.
-    assert double.cycles == pytest.approx(single.cycles / 2, rel=0.1)
-    assert double.peak_bytes["UB"] == 2 * single.peak_bytes["UB"]
-    assert double.code_bytes > 1.5 * single.code_bytes
-
-
-def test_blocks_run_in_batches(kernel):
-    one = tikemu.run(copy_kernel(kernel, 32, 2, 1), {}, numerics=False)
-    many = tikemu.run(copy_kernel(tik.Tik(), 70, 2, 1), {}, numerics=False)
-    assert len(many.core_cycles) == many.cores == 32
-    assert many.block_count == 70
-    assert sorted(round(cycles / one.cycles, 2) for cycles in many.core_cycles) == [2.0] * 26 + [3.0] * 6
-    assert many.cycles == pytest.approx(3 * one.cycles, rel=1e-3)
-
-
 def test_traffic_cannot_exceed_the_bandwidth_of_the_memory(kernel):
     result = tikemu.run(copy_kernel(kernel, 32, 64, 4), {}, numerics=False)
     traffic = result.gm_read_bytes + result.gm_written_bytes
     assert traffic == 2 * 32 * 64 * 16384
     assert result.cycles >= result.memory_floor == pytest.approx(traffic / 1160)
     assert result.memory_utilisation <= 1
-
-
-def test_the_l2_model_makes_a_second_pass_faster(kernel):
-    source = kernel.Tensor("float16", (8192,), tik.scope_gm, "source")
-    with kernel.for_range(0, 32, block_num=32):
-        buffer = kernel.Tensor("float16", (8192,), tik.scope_ubuf, "buffer")
-        with kernel.for_range(0, 4):
-            kernel.data_move(buffer, source, 0, 1, 512, 0, 0)
-    kernel.BuildCCE("reread", [source], [])
-    miss = tikemu.run(kernel, {}, numerics=False)
-    hit = tikemu.run(kernel, {}, numerics=False, options=Options(l2=True))
-    # Other cores move in the pauses of a core, so a core moves as fast as its port.
-    port = 16384 / 78
-    assert 128 * port < miss.instructions["data_move"].cycles < 128 * 16384 / 36.25
-    assert hit.instructions["data_move"].cycles == pytest.approx(16384 / 36.25 + 127 * 16384 / 110, rel=0.01)
-    assert miss.memory_floor == pytest.approx(128 * 16384 / 1160)
-    assert hit.memory_floor == pytest.approx(16384 / 1160)  # the memory itself is read once
 
 
 def test_loop_iterations_cost_the_scalar_unit(kernel):
