@@ -45,3 +45,12 @@ def test_load2d_source_is_aligned_to_blocks_and_whole(bench):
     bench.refuses(TikAlignError, "32", "load2dv1", dst, Runtime(src.at(8)), 0, 1, 0, 0)
     bench.refuses(TikAlignError, "512", "load2dv1", Runtime(dst.at(16)), src, 0, 1, 0, 0)
     assert bench.bind("load2dv1", dst, src, 0, Runtime(0), 1, 0) == ()
+
+
+def test_load2d_carries_defined_bits(strict, bench):
+    src, dst = bench.tensor("L1", "float16", 512), bench.tensor("L0A", "float16", 512)
+    src.at(256 + 3 * 16, (16,)).store(np.ones(16))
+    bench.call("load2dv1", dst, src, 0, 2, 1, 0, True)
+    expected = np.zeros((2, 16, 16), bool)
+    expected[1, :, 3] = True
+    np.testing.assert_array_equal(dst.defined.reshape(2, 16, 16), expected)

@@ -11,8 +11,6 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.train import Model
 
-HERE = Path(__file__).parent
-
 
 def custom(function):
     """Return an operator in TIK of this folder, on 256 numbers."""
