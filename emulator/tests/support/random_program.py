@@ -165,7 +165,7 @@ class Generator:
         self.integers.append(value)
 
     def array(self):
-        """Store into a ScalarArray at a run-time index, and make an integer of one of its elements."""
+        """Store into a ScalarArray at a run-time index, and make an integer of an element."""
         array = self.tik.ScalarArray("int32", 3, self.name("a"), [self.upto(0, 9) for _ in range(3)])
         array[self.integer() % 3].set_as(self.integer())
         value = self.tik.Scalar("int32", self.name("i"))
@@ -232,7 +232,7 @@ class Generator:
 
     # ------------------------------------------------------------------------------------------- vector instructions
     def mask(self, lanes):
-        """Set the mask in bit mode, or as a count that may be a run-time value."""
+        """Set the mask: bits, or a count that may be a run-time value."""
         choice = self.upto(0, 4)
         if choice == 4 and self.integers:
             return self.pick(self.integers) % lanes + 1
