@@ -15,22 +15,6 @@ from tikemu.frontend.platform_info import (
 
 
 @pytest.mark.parametrize(
-    "version, cores",
-    [
-        ("Ascend910", 32),
-        ("Ascend910A", 32),
-        ("Ascend910B", 30),
-        ("Ascend910ProA", 32),
-        ("Ascend910ProB", 30),
-        ("Ascend910PremiumA", 32),
-    ],
-)
-def test_the_family(version, cores):
-    assert set_current_compile_soc_info(version) == "success"
-    assert get_soc_spec("CORE_NUM") == cores and get_soc_spec("SOC_VERSION") == version
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         ("Ascend310",),

@@ -60,6 +60,13 @@ def test_an_import_by_name_warns_at_the_line_that_asked():
     assert caught[0].filename == __file__
 
 
+def test_cycles_are_whole(kernel):
+    copy_kernel(kernel, lambda k, x, y: k.BuildCCE("copy", [x], [y]))
+    result = tikemu.run(kernel, {"x": DATA})
+    assert type(result.cycles) is int and all(type(cycles) is int for cycles in result.core_cycles)
+    assert result.cycles == max(result.core_cycles) > 0
+
+
 # ------------------------------------------------------------------------------------------------ debugging
 def in_place(kernel):
     """Compute ``x += 1`` in global memory; x is both argument and output."""

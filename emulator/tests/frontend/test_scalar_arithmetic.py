@@ -147,24 +147,6 @@ def test_assignment_converts(source, target, value, expected):
     assert got == expected and isinstance(got, float if target.startswith("float") else int)
 
 
-def test_scalars_and_expressions_in_a_program(kernel):
-    """For the input 1: a Scalar wraps, and int32 sums wrap before they are widened or compared."""
-    n, u = kernel.InputScalar("int32", "n"), kernel.InputScalar("uint32", "u")
-    with program(kernel, 8, "int64", [n, u]) as out:
-        byte = kernel.Scalar("int8", init_value=n + 126)
-        byte.set_as(byte + 1)
-        for place, value in enumerate((byte, n * 65536 * 32768, n - 1 - 2**31, (n << 30) << 2, u - 2 > 5, n - 2 > 5)):
-            wide = kernel.Scalar("int64", init_value=0)
-            if place < 4:
-                wide.set_as(value)
-            else:
-                with kernel.if_scope(value):
-                    wide.set_as(1)
-            out[place].set_as(wide)
-    # The third holds an immediate that needs 64 bits.
-    assert values(kernel, {"n": 1, "u": 1})[:6] == [-128, -(2**31), -(2**31), 0, 1, 0]
-
-
 @pytest.mark.parametrize("op, message", [("/", "integer division of 3 by zero"), ("%", "remainder of 3 by zero")])
 def test_division_by_zero_is_an_error_at_the_users_line(kernel, op, message):
     with program(kernel) as out:

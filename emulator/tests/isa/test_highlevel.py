@@ -120,6 +120,25 @@ def test_strided_slices(bench, rows, columns, pitch, count):
     assert len(ops) == count
 
 
+def test_slices_of_three_axes(bench):
+    x, y = values("float16", (3, 4, 32)), values("float16", (2, 3, 16))
+    whole = bench.tensor("UB", "float16", x.shape, x)
+    other = bench.tensor("UB", "float16", y.shape, y)
+    view = whole.at(32 + 16, (2, 3, 16), (128, 32, 1))
+    bench.call("h_add", view, view, other)
+    expected = x.copy()
+    expected[:2, 1:, 16:] = (x[:2, 1:, 16:].astype(np.float32) + y).astype(np.float16)
+    np.testing.assert_array_equal(whole.values, expected)
+
+
+def test_ranks_may_differ_in_axes_of_extent_one(bench):
+    x = values("float16", (4, 6, 16))
+    s, row = bench.tensor("UB", "float16", x.shape, x), bench.tensor("UB", "float16", (6, 16), np.ones(96))
+    bench.call("h_sub", s.at(96, (1, 6, 16)), s.at(96, (1, 6, 16)), row)
+    np.testing.assert_array_equal(s.values[1], (x[1].astype(np.float32) - 1).astype(np.float16))
+    np.testing.assert_array_equal(s.values[2], x[2])
+
+
 def test_shapes_must_agree(bench):
     with pytest.raises(TikParamError, match=r"equal shapes.*dst \(4, 16\), src0 \(4, 16\), src1 \(16,\)"):
         check(

@@ -5,6 +5,7 @@ import pytest
 from tikemu.errors import TikUnsupportedArgumentError
 
 from emulator.tests.support.bench import Bench
+from emulator.tests.support.naive_values import stored
 from emulator.tests.support.vector_inputs import settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
@@ -63,6 +64,15 @@ def test_measured_float32_to_float16(arithmetic):
     inputs += [65504.0, 2.0**-14, 2.0**-24, 2.0**-25]
     bits += [0x7BFF, 0x0400, 0x0001, 0x0000]
     assert np.array(convert(inputs, "none"), np.float16).view(np.uint16).tolist() == bits
+
+
+def test_all_half_values_widen_exactly(bench, arithmetic):
+    halves = np.arange(1 << 15, dtype=np.uint16).view(np.float16)
+    for part in halves.reshape(-1, 8192):
+        x, y = bench.ub(part), bench.ub(np.zeros(8192, np.float32))
+        bench.call("vec_conv", 64, "", y, x, 128, 8, 4)
+        assert (y.values == [stored(float(value), "float32") for value in part]).all()
+        bench.top["UB"] = 0
 
 
 @pytest.mark.parametrize(

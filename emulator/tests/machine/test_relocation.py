@@ -62,6 +62,35 @@ def _kernel(body, *arguments):
 FEEDS = {"source": np.random.default_rng(3).standard_normal(4096).astype(np.float32)}
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_loop_over_rows(monkeypatch, moves, strict):
+    """The program has moves, scalars from memory, reductions, fills, conversions and in-place instructions."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (64, 64), tik.scope_ubuf, "x")
+        sums = instance.Tensor("float32", (64,), tik.scope_ubuf, "sums")
+        half = instance.Tensor("float16", (64, 64), tik.scope_ubuf, "half")
+        factor = instance.Scalar("float32")
+        with instance.for_range(0, 64) as i:
+            instance.data_move(x[i * 64], source[i * 64], 0, 1, 8, 0, 0)
+            factor.set_as(x[i * 64 + 1])
+            instance.vmuls(64, x[i * 64], x[i * 64], factor, 1, 1, 1, 8, 8)
+            instance.vcadd(64, sums[i], x[i * 64], 1, 1, 1, 8)
+            instance.vector_dup(8, x[i, 32], factor, 1, 1, 8)
+            instance.vaxpy(64, x[i * 64], x[i * 64], factor, 1, 1, 1, 8, 8)
+            instance.vconv(64, "", half[i * 64], x[i * 64], 1, 1, 1, 4, 8)
+            instance.vconv(64, "", x[i * 64], half[i * 64], 1, 1, 1, 8, 4)
+            instance.vadd(64, x[i * 64], x[i * 64], sums, 1, 1, 1, 1, 8, 8, 8)
+            instance.data_move(target[i * 64], x[i * 64], 0, 1, 8, 0, 0)
+
+    if strict:  # sums is read before it is complete
+        with pytest.raises(TikUndefinedError, match="sums"):
+            _both(monkeypatch, lambda: _kernel(body), FEEDS, strict=True)
+        return
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)
+    assert moves[0] >= 9 * 64
+
+
 def test_strict_marks_move_too(monkeypatch, moves):
     """Copies at run-time offsets carry the marks of undefined bytes; the third row is never written."""
 
@@ -113,6 +142,44 @@ def test_overlap_is_found_at_every_address(monkeypatch, source_of):
     monkeypatch.setattr(site, "KEPT", EVERY)
     with pytest.warns(TikWarning, match="a later repeat reads"):
         tikemu.run(_kernel(body), FEEDS)
+
+
+def test_cost_depends_on_the_layer_of_the_banks(monkeypatch, moves):
+    """Operands 64 KiB apart lie in different banks; a walk may cross from one layer to the next."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (40960,), tik.scope_ubuf, "x")
+        with instance.for_range(0, 35) as i:
+            instance.vadd(64, x[i * 1024], x[i * 1024 + 4096], x[16384], 16, 1, 1, 1, 8, 8, 8)
+            instance.vadds(64, x[i * 1024 + 512], x[512 + 17408 - 32 * 512 + i * 512], 1.0, 16, 1, 1, 8, 8)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)
+    assert moves[0] > 20
+
+
+def test_cube_operands_move(monkeypatch, moves):
+    def body(instance, source, target):
+        half = instance.Tensor("float16", (4096,), tik.scope_ubuf, "half")
+        x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")
+        l1 = instance.Tensor("float16", (4096,), tik.scope_cbuf, "l1")
+        a = instance.Tensor("float16", (4096,), tik.scope_ca, "a")
+        b = instance.Tensor("float16", (4096,), tik.scope_cb, "b")
+        c = instance.Tensor("float32", (4096,), tik.scope_cc, "c")
+        instance.data_move(x, source, 0, 1, 512, 0, 0)
+        instance.vconv(64, "", half, x, 64, 1, 1, 4, 8)
+        with instance.for_range(0, 16) as i:
+            instance.data_move(l1[i * 256], half[i * 256], 0, 1, 16, 0, 0)
+        with instance.for_range(0, 4) as i:
+            instance.load2dv1(a[i * 1024], l1[i * 256], 0, 4, 4, 0, False)
+            instance.load2dv1(b[i * 1024], l1[i * 256], 0, 4, 4, 0, True)
+        instance.mmad(c, a, b, 64, 64, 64, 0)
+        instance.data_move(x, c, 0, 1, 16, 0, 0)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    for strict in (False, True):
+        _both(monkeypatch, lambda: _kernel(body), FEEDS, strict=strict)
+    assert moves[0] >= 2 * (16 + 8) - 6
 
 
 WORDS = np.random.default_rng(5).integers(0, 2**63, 64).astype(np.uint64) * (np.arange(64) % 3 > 0).astype(np.uint64)

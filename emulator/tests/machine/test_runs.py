@@ -41,6 +41,20 @@ def test_without_numerics_data_that_decide_the_course_are_computed(kernel):
     assert full.outputs["target"][0] == 65504
 
 
+def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel):
+    source = kernel.Tensor("float16", (4096,), tik.scope_gm, "source")
+    n = kernel.InputScalar("int32", "n")
+    with kernel.for_range(0, n) as i:
+        held = kernel.Tensor("float16", (64,), tik.scope_ubuf, "held")
+        kernel.data_move(held, source[i * 64], 0, 1, 4, 0, 0)
+    kernel.BuildCCE("kernel", [source, n], [])
+    data = np.zeros(4096, np.float16)
+    assert tikemu.run(kernel, {"n": 64}, numerics=False).cycles == tikemu.run(kernel, {"n": 64, "source": data}).cycles
+    for numerics in (False, True):
+        with pytest.raises(TikBoundsError, match="'source'"):
+            tikemu.run(kernel, {"n": 65, "source": data}, numerics=numerics)
+
+
 # ------------------------------------------------------------------------------------------------ running again
 def accumulate(instance):
     """Add ``n * source`` to ``target`` in two blocks; return the kernel and its truth."""

@@ -98,3 +98,47 @@ def test_random_loops(seed, several, monkeypatch):
     replayed, simulated = Clock(seed, True), Clock(seed, False)
     assert replayed.run(several) == simulated.run(several)
     assert replayed.clock._transitions
+
+
+def after_a_loop(replay, body, rest):
+    """Return the time at which everything behind 400 iterations of ``body`` is complete."""
+    clock = CoreClock(ASCEND_910A.with_constants({"ub_scalar_latency": 20}), replay=replay)
+    footprint = clock.footprints.exact(Region.span(UB, 0, 32))
+    move, vector = TimedOp("move", 4, 100.0, 0.0), TimedOp("vector", 1, 1.0, 20.0)
+    move.share = 300.0
+    moves, vectors = (move,), (vector,)
+    clock.begin_block(0.0)
+    for _ in range(400):
+        clock.iteration(1)
+        body(clock, footprint, moves, vectors)
+    clock.iteration(1)
+    rest(clock, footprint, moves, vectors)
+    return clock.finish
+
+
+def test_a_state_holds_what_a_core_has_left_of_its_share(monkeypatch):
+    monkeypatch.setattr(clocks, "FIRST_BACKOFF", 2)
+
+    def body(clock, footprint, move, vector):
+        clock.scalar(350.0)
+        clock.step(move)
+
+    def rest(clock, footprint, move, vector):
+        for _ in range(5):
+            clock.step(move)
+
+    assert after_a_loop(True, body, rest) == after_a_loop(False, body, rest)
+
+
+def test_a_state_holds_when_a_value_is_delivered():
+    def body(clock, footprint, move, vector):
+        clock.await_value(True)
+        clock.step(vector)
+        clock.scalar(100.0)
+        clock.scalar_read(footprint)
+
+    def rest(clock, footprint, move, vector):
+        clock.await_value(True)
+        clock.step(vector)
+
+    assert after_a_loop(True, body, rest) == after_a_loop(False, body, rest)
