@@ -69,18 +69,18 @@ class OperatorAttention(nn.Cell):
         if shard is not None and tiles is not None:
             tiles = shard.part(tiles, shard.block_axes)
         given = problem.listed and tiles is None
-        tokens = ("prefix",) if problem.prefixed else ("segment_ids", "kv_segment_ids") * problem.call.segments
+        tokens = ("prefix",) * problem.prefixed + ("segment_ids", "kv_segment_ids") * problem.call.segments
         names = (*tokens, "block_mask") if given else ()
         self.listed = tuple(call.place(name) for name in names if call.place(name) is not None)
         self.lists: nn.Cell | None = _ListData(problem) if given else None
         axes: tuple = ()
         parts = None
         if given and shard is not None:
-            of_tokens = (("dp",),) if problem.prefixed else (("dp", None),) * len(tokens)
+            of_tokens = [("dp",) if name == "prefix" else ("dp", None) for name in tokens]
             axes = (*of_tokens, shard.block_axes)[: len(self.listed)]
         if axes and not MORPH:
-            sizes = ((), ()) if problem.prefixed else ((call.seq_q,), (call.seq_k,))
-            shapes = (*((call.batch, *size) for _, size in zip(tokens, sizes)), call.block_mask_shape)
+            sizes = {"prefix": (), "segment_ids": (call.seq_q,), "kv_segment_ids": (call.seq_k,)}
+            shapes = (*((call.batch, *sizes[name]) for name in tokens), call.block_mask_shape)
             self.lists = parts = OwnParts(shapes[: len(axes)], axes, shard)
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles, parts)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
@@ -176,7 +176,7 @@ def kernels(
         forward = _Decoding(problem, make_primitive, given_slopes)
     else:
         forward = _Forward(problem, tiles, made("forward"), parts)
-    listed = 0 if not problem.listed or tiles is not None else 3 if problem.call.segments else 1
+    listed = 0 if not problem.listed or tiles is not None else 3 if problem.compares else 1
     if parts is not None:
         listed = len(parts.shapes)
     count = 8 if problem.sequences else 5 + listed
@@ -218,8 +218,8 @@ class _Features(nn.Cell):
 class _ListData(nn.Cell):
     """Make the data of lists: tiles of a block mask, or states of tiles and float16 numbers of tokens.
 
-    See `segments`. Factors of a stage come later. Inputs are ids of queries and keys, or prefixes, or neither, and then
-    the block mask if the call has one.
+    See `segments`. Factors of a stage come later. Inputs are what the call has of prefixes, ids of queries and keys,
+    and a block mask.
 
     Args:
         parts: the inputs come from there, in a graph of which MindSpore splits every operation.
@@ -227,12 +227,11 @@ class _ListData(nn.Cell):
 
     def __init__(self, problem: KernelProblem, parts: OwnParts | None = None):
         super().__init__()
-        self.tokens = 0 if not problem.call.segments else 1 if problem.prefixed else 2
+        self.tokens = problem.prefixed + 2 * problem.call.segments
         self.casts = parts is None
-        make = segments.positions if problem.prefixed else segments.numbers
         self.make: tuple = ()
         if self.tokens:
-            self.make = (_arithmetic(lambda xp: make(xp, problem), parts and parts.shapes, parts),)
+            self.make = (_arithmetic(lambda xp: segments.numbers(xp, problem), parts and parts.shapes, parts),)
         self.narrow = _unsplit(ops.Cast(), parts, 3), _unsplit(ops.Cast(), parts, 3)
 
     def construct(self, *given):
@@ -264,7 +263,7 @@ class _ListInputs(nn.Cell):
         super().__init__()
         self.lists, self.table, self.factors = lists, _ListTable(problem, stage, tiles, parts), None
         self.times = _unsplit(ops.Mul(), parts, 3, 3), _unsplit(ops.Mul(), parts, 3, 3)
-        if problem.call.segments:
+        if problem.compares:
             self.factors = tuple(map(Tensor, segments.factors(problem, stage)))
 
     def construct(self, *data):

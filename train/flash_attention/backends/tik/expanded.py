@@ -15,7 +15,7 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _WHOLE = (None,)
-MOST_DATA = 3  # that lists are made of; a Morph takes no other number of inputs
+MOST_DATA = 4  # that lists are made of; a Morph takes no other number of inputs
 
 
 class Expanded(nn.Cell):
@@ -57,8 +57,8 @@ class Expanded(nn.Cell):
     def construct(self, query, key, value, others):
         mask, bias, keep, sinks, slopes = others[:5]
         data = others[5:] + (slopes,) * self.missing
-        first, second, third = data
-        return self.morph(query, key, value, mask, bias, keep, sinks, slopes, first, second, third)
+        first, second, third, fourth = data
+        return self.morph(query, key, value, mask, bias, keep, sinks, slopes, first, second, third, fourth)
 
 
 def _dtypes(*_inputs):
@@ -76,8 +76,8 @@ class _Flat(nn.Cell):
         super().__init__()
         self.kernels, self.lists, self.data = kernels, lists, data
 
-    def construct(self, query, key, value, mask, bias, keep, sinks, slopes, first, second, third):
+    def construct(self, query, key, value, mask, bias, keep, sinks, slopes, first, second, third, fourth):
         others = (mask, bias, keep, sinks, slopes)
         if self.lists is not None:
-            others = others + self.lists(*(first, second, third)[: self.data])
+            others = others + self.lists(*(first, second, third, fourth)[: self.data])
         return self.kernels(query, key, value, others)

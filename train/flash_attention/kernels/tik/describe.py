@@ -65,7 +65,8 @@ def kernel_problem(call: Call, layout: str = "BNSD", **chosen: Any) -> KernelPro
         **(_tiles(call) if listed else {}),
     )
     prefixed = listed and _lists_prefix(call)
-    keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != "" and not described.segments
+    keeps_tiles = described.block_mask_shape is not None and call.block_mask_key != ""
+    keeps_tiles = keeps_tiles and not described.segments and not prefixed
     if keeps_tiles:
         chosen["scattered"] = tile_lists.scattered(known(call.block_mask_key).tiles, call.block_mask_tile)
     return KernelProblem(described, _slopes(call), keeps_tiles=keeps_tiles, prefixed=prefixed, **chosen)
@@ -127,14 +128,11 @@ def lists_tiles(call: Call) -> bool:
     try:
         plain = replace(call, block_mask_shape=None, block_mask_tile=0, segments=False)
         prefixed = _lists_prefix(call)
-        if call.prefix:
+        if prefixed:
             plain = replace(plain, prefix=False, rules=replace(call.rules, causal=False))
-        if call.prefix and not prefixed:  # the mask shows it
-            heads = (call.mask_shape or (1, 1))[1]
-            plain = replace(plain, mask_shape=(call.batch, heads, call.seq_q, call.seq_k), mask_dtype="float16")
         problem = kernel_problem(plain)
         problem = replace(problem, call=replace(problem.call, **listed), prefixed=prefixed)
-        if listed["segments"] and not segments.addressable(problem):
+        if problem.compares and not segments.addressable(problem):
             return False
         forward.choose(problem)
         backward.choose(problem)
@@ -146,13 +144,12 @@ def lists_tiles(call: Call) -> bool:
 def _tiles(call: Call) -> dict:
     """Return fields of the kernels' call for lists of tiles, or none."""
     shape, tile = call.block_mask_shape, call.block_mask_tile
-    listed = call.segments or _lists_prefix(call)
-    if listed:
+    if call.segments or _lists_prefix(call):
         tile = tile or segments.TILE
         shape = call.batch, (shape or (1, 1))[1], tiles_of(call.seq_q, tile), tiles_of(call.seq_k, tile)
-    return {} if shape is None else {"block_mask_shape": shape, "block_mask_tile": tile, "segments": listed}
+    return {} if shape is None else {"block_mask_shape": shape, "block_mask_tile": tile, "segments": call.segments}
 
 
 def _lists_prefix(call: Call) -> bool:
-    """Return True if prefixes become lists of tiles, if there is room. Beside segment ids the mask shows them."""
-    return call.prefix and call.kind == "dense" and not call.segments
+    """Return True if prefixes become lists of tiles, if there is room."""
+    return call.prefix and call.kind == "dense"

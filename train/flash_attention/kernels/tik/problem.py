@@ -63,8 +63,7 @@ class KernelProblem:
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see varlen.keep_blocks.
         keeps_tiles: the block mask is known before the kernel runs. So its lists say which tiles stay on chip from
             one item to the next, see common.kept_tiles.
-        prefixed: prefixes widen causal visibility. call.causal is False and call.segments True then: the numbers of
-            tokens are their positions, see common.segments.
+        prefixed: prefixes widen causal visibility in lists of tiles. call.causal is False then.
         scattered: few visible tiles of the block mask lie side by side, see common.tile_lists.scattered.
 
     Raises:
@@ -141,6 +140,11 @@ class KernelProblem:
     def listed(self) -> bool:
         """Return if the kernels visit the tiles of a block mask, see common.tile_lists."""
         return self.call.block_mask_shape is not None
+
+    @property
+    def compares(self) -> bool:
+        """Return if the Cube compares numbers of tokens inside partial tiles, see common.segments."""
+        return self.call.segments or self.prefixed
 
     @property
     def slope_stride(self) -> int:

@@ -153,7 +153,7 @@ def _shared(p: KernelProblem) -> dict:
         result["keep"] = layout.keep_shape(p)
     if call.sinks:
         result["sinks"] = call.batch, call.heads, layout.SINK_LANES
-    if call.segments:
+    if p.compares:
         result.update(segments.shapes(p))
     if p.sequences:
         result["blocks"] = rows // layout.BLOCK, varlen.BLOCK_ROW.size

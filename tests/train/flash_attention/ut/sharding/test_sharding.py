@@ -306,28 +306,24 @@ def test_operators_list_the_tiles_of_their_share(shape):
 
 
 @pytest.mark.parametrize(
-    "fields, axes",
+    "fields",
     [
-        ({"block_mask_shape": (8, 4, 1, 1)}, None),
-        ({"block_mask_shape": (1, 1, 1, 1)}, None),
-        ({"block_mask_shape": (8, 1, 1, 1), "block_mask_key": ALIVE.key}, None),
-        ({"block_mask_shape": (1, 4, 1, 1), "segments": True}, None),
-        ({"segments": True}, None),
-        ({"segments": True, "prefix": True, "causal": True}, ("dp", None, None, None)),
+        {"block_mask_shape": (8, 4, 1, 1)},
+        {"block_mask_shape": (1, 1, 1, 1)},
+        {"block_mask_shape": (8, 1, 1, 1), "block_mask_key": ALIVE.key},
+        {"block_mask_shape": (1, 4, 1, 1), "segments": True},
+        {"segments": True},
+        {"segments": True, "prefix": True, "causal": True},
     ],
 )
-def test_operators_list_tiles_or_make_a_mask(fields, axes):
-    """Beside segment ids a prefix becomes a mask."""
+def test_operators_list_tiles(fields):
     tile = {"block_mask_tile": 64} if "block_mask_shape" in fields else {}
     call = make_call(**{**SIZES, "dtype": "float16", **tile, **fields})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(call, None)
     local = shard.grid.local(call, 3)
-    assert explicit_mask.with_mask(shard, local).mask_axes == axes
+    assert explicit_mask.with_mask(shard, local).mask_axes is None
     problem = describe.kernel_problem(local)
-    assert (problem.mask == "per_score") == (axes is not None)
-    assert problem.listed
-    if axes is not None:
-        assert problem.call.mask_shape[:2] == (2, 1)
+    assert problem.mask == "none" and problem.listed
 
 
 def test_operators_take_masks_with_their_own_axes():

@@ -42,26 +42,28 @@ def test_a_device_lists_the_tiles_of_its_part(planes, stage):
         assert len(visits(problem, own, stage)) < len(visits(problem, np.ones_like(own), stage))
 
 
+_PREFIX = {"prefix": True, "mask": "causal"}
+
+
 @pytest.mark.parametrize("masked", (False, True))
-@pytest.mark.parametrize("fields", ({"segments": "documents"}, {"prefix": True, "mask": "causal"}))
+@pytest.mark.parametrize("fields", ({"segments": "documents"}, _PREFIX, {"segments": "documents", **_PREFIX}))
 def test_a_device_compares_ids_and_prefixes_of_its_part(fields, masked):
     """With a block mask of each item and head, the states are of the part's heads."""
     random, planes = np.random.default_rng(1), (2, 4, 3, 3)
     case = Case(batch=2, heads=4, kv_heads=4, seq_q=140, seq_k=140, dtype="float16", **fields)
-    tokens = 2 if case.segments else 1
-    whole = [random.integers(-1, 9, (2, 140) if case.segments else 2).astype(np.int32) * 20 for _ in range(tokens)]
-    axes = [("dp", None) if case.segments else ("dp",)] * tokens
+    sizes = [(2,)] * case.prefix + [(2, 140)] * 2 * case.call.segments
+    whole = [random.integers(-1, 9, size).astype(np.int32) * 20 for size in sizes]
+    axes = [("dp", None)[: len(size)] for size in sizes]
     more = {"block_mask_shape": planes, "block_mask_tile": 64} if masked else {}
     if masked:
         whole.append(random.integers(0, 2, planes).astype(np.uint8))
         axes.append(axes_of(planes))
-    make = segments.numbers if case.segments else segments.positions
     grid = DeviceGrid(2, 2, 4)
     for rank in range(4):
         shard = Shard(grid, rank)
         problem = describe.kernel_problem(grid.local(replace(case.call, **more), rank))
         own = [shard.part(array, one).astype(np.int32) for array, one in zip(whole, axes)]
         shapes = tuple(array.shape for array in own)
-        found = OfParts(lambda xp: make(xp, problem), shapes, axes, shard)(*map(Tensor, whole))  # noqa: B023
-        for one, right in zip(found, make(host_integers, problem)(*own)):
+        found = OfParts(lambda xp: segments.numbers(xp, problem), shapes, axes, shard)(*map(Tensor, whole))  # noqa: B023
+        for one, right in zip(found, segments.numbers(host_integers, problem)(*own)):
             np.testing.assert_array_equal(one.asnumpy(), right)

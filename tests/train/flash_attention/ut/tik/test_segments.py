@@ -28,11 +28,12 @@ class DividesInFloats(np.ndarray):
         return np.floor(np.asarray(self, np.float32) / np.float32(other)).astype(np.int32).view(DividesInFloats)
 
 
-def listed(problem, tile=128, heads=1):
-    """Return the problem with lists of tiles by segment ids."""
+def listed(problem, tile=128, heads=1, ids=True, prefixed=False):
+    """Return the problem with lists of tiles by segment ids, prefixes or both."""
     call = problem.call
     shape = call.batch, heads, -(-call.seq_q // tile), -(-call.seq_k // tile)
-    return changed(problem, segments=True, block_mask_shape=shape, block_mask_tile=tile)
+    result = changed(problem, segments=ids, block_mask_shape=shape, block_mask_tile=tile)
+    return dataclasses.replace(result, prefixed=prefixed)
 
 
 def seen(queries, keys):
@@ -97,9 +98,9 @@ def test_products_are_zero_for_equal_ids_and_large_for_others(stage, head_dim, d
 def test_positions_are_negative_for_hidden_keys_of_a_prefix_tile(head_dim, offset):
     ends = np.array([0, 1, 127, 128, 129, 255, 256, 340, 399, 400, 401, 2**31 - 1, -1, -(2**31)], np.int32)
     plain = make_kernel_problem(len(ends), 1, 400 - offset, 400, head_dim, causal_alignment="bottom_right")
-    problem = dataclasses.replace(listed(plain), prefixed=True)
+    problem = listed(plain, ids=False, prefixed=True)
     assert problem.call.offset == offset
-    states, *numbers = segments.positions(host_integers, problem)(ends, None)
+    states, *numbers = segments.numbers(host_integers, problem)(ends, None)
     clipped = np.clip(ends, 0, 400)
     np.testing.assert_array_equal(states[:, 0, 0, 0], 1 + clipped)
     rows, columns = (
@@ -113,6 +114,42 @@ def test_positions_are_negative_for_hidden_keys_of_a_prefix_tile(head_dim, offse
         visible = ((key <= row + offset) | (key < end)) & (row < 400 - offset) & (key < 400)
         inside = key // 128 == end // 128
         np.testing.assert_array_equal((found >= 0)[:, inside], visible[:, inside])
+
+
+@pytest.mark.parametrize("divides", (np.ndarray, DividesInFloats))
+@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize("stage", ("forward", "grad"))
+def test_no_position_makes_up_for_other_ids(stage, head_dim, divides):
+    """Sums of ids beside a prefix are exact, in float16's range, and negative for hidden keys alone."""
+    random, ends = np.random.default_rng(3), np.array([0, 1, 127, 130, 300, 700, 701, 900, 2**31 - 1], np.int32)
+    plain = make_kernel_problem(len(ends), 1, 700, 900, head_dim, causal_alignment="bottom_right")
+    problem = listed(plain, prefixed=True)
+    queries, keys = (random.choice(HOSTILE, (len(ends), tokens)).astype(np.int32) for tokens in (700, 900))
+    queries[:, -300:], keys[:, -500:] = 65535, 65535
+    states, *numbers = segments.numbers(host_integers, problem)(ends, queries.view(divides), keys.view(divides), None)
+    with np.errstate(over="raise"):
+        given = [
+            np.asarray(one).astype(np.float16) * one_of
+            for one, one_of in zip(numbers, segments.factors(problem, stage))
+        ]
+    np.testing.assert_array_equal(
+        given[0], np.asarray(numbers[0]).astype(np.float64) * segments.factors(problem, stage)[0]
+    )
+    rows, columns = (one.transpose(0, 2, 1).reshape(len(ends), -1, 16).astype(np.float32) for one in given)
+    rows, columns = rows[:, :700], columns[:, :900]
+    sums = rows @ columns.swapaxes(1, 2)
+    np.testing.assert_array_equal(sums, rows.astype(np.float64) @ columns.swapaxes(1, 2).astype(np.float64))
+    assert np.abs(sums).max() < 65504
+    end, row, key = np.minimum(ends, 900)[:, None, None], np.arange(700)[:, None] + 200, np.arange(900)
+    alike = seen(queries, keys)
+    assert (sums[~alike] < 0).all()
+    visible = alike & ((key <= row) | (key < end))
+    inside = (key // 128 == end // 128) | (key < end)
+    np.testing.assert_array_equal((sums >= 0) & inside, visible & inside)
+    assert (sums[visible] >= 0).all()
+    ids, *_ = segments.numbers(host_integers, listed(plain))(queries, keys, None)
+    np.testing.assert_array_equal(np.abs(states), (1 + end[..., None]) * (ids > 0))
+    np.testing.assert_array_equal(states < 0, ids == segments.PARTIAL)
 
 
 def test_one_kernel_serves_all_ids(tik, execute):
@@ -133,7 +170,7 @@ _GROUPS = {"heads": 4, "kv_heads": 2}
 
 @pytest.mark.spread
 @pytest.mark.parametrize("head_dim", (64, 128))
-@pytest.mark.parametrize("kind", ("documents", "shuffled", "padding", "prefix"))
+@pytest.mark.parametrize("kind", ("documents", "shuffled", "padding", "none", "beside documents", "beside padding"))
 @pytest.mark.parametrize("softcap", (0.0, 3.0))
 @pytest.mark.parametrize(
     "fields",
@@ -147,18 +184,25 @@ _GROUPS = {"heads": 4, "kv_heads": 2}
     ),
 )
 def test_rules_beside_ids_and_prefixes(tik, execute, fields, softcap, kind, head_dim):
-    rules = {"prefix": True, "mask": "causal", "window": (-1, -1)} if kind == "prefix" else {"segments": kind}
+    *beside, ids = kind.split()
+    rules = {"segments": ids}
+    if beside or ids == "none":
+        rules.update(prefix=True, mask="causal", window=(-1, -1))
     sizes = {"batch": 2, "heads": 1, "kv_heads": 1, "head_dim": head_dim}
     case = Case(softcap=softcap, **{**sizes, **fields, **rules})
     assert describe.lists_tiles(case.call)
     cases.check(case, run_case(tik, execute, case))
 
 
+@pytest.mark.parametrize("fields", ({}, {"segments": "documents"}, {"segments": "documents", "prefix": True}))
+def test_great_scales_with_float16_scores(tik, execute, fields):
+    case = Case(heads=1, kv_heads=1, head_dim=64, seq_q=140, seq_k=520, scale=1000.0, mask="causal", **fields)
+    cases.check(case, run_case(tik, execute, case))
+
+
 def test_where_lists_find_no_place_a_mask_hides():
     assert describe.kernel_problem(Case(segments="documents", dtype="float16").call).mask == "none"
     assert describe.kernel_problem(Case(prefix=True, mask="causal").call).mask == "none"
-    both = describe.kernel_problem(Case(segments="documents", prefix=True, mask="causal").call)
-    assert both.mask == "per_score" and both.listed and not both.prefixed
     assert not segments.addressable(listed(make_kernel_problem(2**15, 1, 8192, 16, 64)))
 
 
@@ -187,11 +231,11 @@ def test_what_ids_cost(on_emulator, stage, softcap, whole, ids):
 def test_what_prefixes_cost(on_emulator, stage):
     """A prefix costs little more than the tiles that it shows, and far less than an explicit mask."""
     plain = tik_kernels.problem_of(2048, 64)
-    problem = dataclasses.replace(listed(plain), prefixed=True)
+    problem = listed(plain, ids=False, prefixed=True)
     kernel = tik_kernels.build(problem, stage)
 
     def cycles(end):
-        states, *_ = segments.positions(host_integers, problem)(np.array([end], np.int32), None)
+        states, *_ = segments.numbers(host_integers, problem)(np.array([end], np.int32), None)
         work = operators.list_table(host_integers, problem, tik_kernels.OPERATORS[stage][0])(states)
         return tik_kernels.simulate(kernel, given={"work": work}).cycles
 

@@ -34,7 +34,7 @@ class Loads:
         self.core, self.item = core, item
         self.number = core.scalar("int32", "number", 0) if numbered else None
         self.distance = core.scalar("int32", "distance", 0) if signed else None
-        lowers = core.problem.call.segments and lowers_on_cube(core.problem)
+        lowers = core.problem.compares and lowers_on_cube(core.problem)
         self.apart = core.scalar("int32", "apart", 0) if lowers else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
@@ -111,7 +111,7 @@ class Loads:
                         (slot, first * plan.value_dim), "value", starts["value"] + first * 16, some, width
                     )
 
-        if core.problem.call.segments:
+        if core.problem.compares:
             for slot in each_epoch(core, on.segment_keys, epoch):
                 segments.load(core, slot, "segment_keys", item["batch"], tile * plan.keys, plan.keys)
         by_keys(core, tile, fetch, item.keys)
@@ -207,7 +207,7 @@ class Loads:
                 with tik.else_scope():
                     load(on.logsumexp_terms[place], preprocess.SCORE)
 
-        if unit.number is not None and core.problem.call.segments:
+        if unit.number is not None and core.problem.compares:
             with tik.if_scope(unit.number >= PARTIAL):
                 slot = on.segment_queries[place]
                 segments.load(core, slot, "segment_queries", item["batch"], unit.tile * plan.rows, plan.rows)
@@ -221,7 +221,7 @@ class Loads:
             if self.apart is not None:
                 self.apart.set_as(self.number // PARTIAL)
                 self.number.set_as(self.number % PARTIAL)
-            elif problem.call.segments:
+            elif problem.compares:
                 load = functools.partial(self._ids_to_l0, unit, epoch)
                 segments.fetch_visible(core, self.number, load, core.on.visible_column[0], None)
             elif not lowers_on_cube(problem):

@@ -329,7 +329,7 @@ def buffers(
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
-    shown = 1 if call.segments and not lowering else 0  # ids, on their way to Vector
+    shown = 1 if problem.compares and not lowering else 0  # ids, on their way to Vector
     # The products of two tensors take turns. So no product waits for the end of the one before, even if the
     # synchronisation looks at whole tensors. Vector takes one after the other.
     in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
@@ -358,8 +358,8 @@ def buffers(
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * value_dim, 2),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
-        Buffer("segment_queries", "L1", "float16", rows * TERMS if call.segments else 0, RING),
-        Buffer("segment_keys", "L1", "float16", keys * TERMS if call.segments else 0, 2),
+        Buffer("segment_queries", "L1", "float16", rows * TERMS if problem.compares else 0, RING),
+        Buffer("segment_keys", "L1", "float16", keys * TERMS if problem.compares else 0, 2),
         Buffer("one_terms", "L1", "float16", FRACTAL),
         Buffer("one_hot", "L1", "float16", 16 * FRACTAL, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", tiles),

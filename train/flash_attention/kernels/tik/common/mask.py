@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 LOWEST = -65504.0
-LARGE = 64.0  # times any positive limit it is more than 1
+LARGE = 64.0  # times most positive limits it is more than 1
 
 
 def fetch_visible(core: Core[TilePlan], number: Number) -> None:
@@ -65,27 +65,32 @@ def hide_explicit(core: Core[TilePlan], half: Tensor, at: int, elements: int) ->
     core.binary("vec_sub", half, half, product, elements)
 
 
-def lower_visible(core: Core[TilePlan], score: Tensor, at: int, elements: int, limits: bool) -> None:
-    """Lower hidden float16 scores to LOWEST before a maximum; `limits` says what the tile holds."""
-    _lower(core, score, core.on.visible[0][at:], -LOWEST, elements, limits)
+def lower_visible(core: Core[TilePlan], score: Tensor, at: int, elements: int, limit: float) -> None:
+    """Lower hidden float16 scores to LOWEST before a maximum.
+
+    Args:
+        limit: as visible tiles hold it, or 0 if they hold 1 and 0.
+    """
+    _lower(core, score, core.on.visible[0][at:], -LOWEST, elements, limit)
 
 
 def lower_explicit(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> None:
     """Lower scores hidden by the explicit mask to LOWEST before a maximum."""
-    _lower(core, score, core.on.hidden[0][at:], LOWEST, elements, False)
+    _lower(core, score, core.on.hidden[0][at:], LOWEST, elements, 0.0)
 
 
-def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, elements: int, limits: bool) -> None:
+def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, elements: int, one: float) -> None:
     """Compute score = min(score, limit). The limit is factor for ones in `tile` and -factor for zeros.
 
-    With `limits` ones are positive numbers and zeros negative ones.
+    If `one` is not 0, it stands for ones, and negative numbers for zeros.
     """
+    large = max(LARGE, 2.0 ** -math.floor(math.log2(one))) if one else 0.0
     size = min(part.size for part in core.buffers if part.name == "probability_piece")
     for first in range(0, elements, size):
         count, limit, ones = min(size, elements - first), core.on.probability_piece[first // size % 2], tile[first:]
-        if limits:
+        if one:
             core.with_row("vec_max", limit, ones, core.on.zeros[0], count)
-            core.with_scalar("vec_muls", limit, limit, LARGE, count)
+            core.with_scalar("vec_muls", limit, limit, large, count)
             core.with_row("vec_min", limit, limit, core.on.half_ones[0], count)
             ones = limit
         core.with_scalar("vec_adds", limit, ones, -0.5, count)

@@ -1,4 +1,4 @@
-"""Segment ids: which tiles they hide, and products of the Cube that are negative where two ids differ.
+"""Segment ids and prefixes: which tiles they hide, and products of the Cube that are negative where keys are hidden.
 
 An id is digits. The sum of (digit of the query - digit of the key) squared is 0 for equal ids and at least 1 for
 others. Multiplied out it is a sum of products of a number of the query and a number of the key, which fit in one block
@@ -7,7 +7,9 @@ every id.
 
 Tiles without a common id are never visited. Inside tiles of one id there is nothing to hide.
 
-With prefixes the numbers are positions instead, see `positions`.
+A prefix ends inside one tile of keys, and positions in that tile say which keys it and causality show, see
+`_positions`. They take the two products that ids leave. Beside ids a square counts for more than any position, so that
+one product tells keys that both show from all others.
 
 Functions that take `xp` are as in `varlen`.
 """
@@ -35,6 +37,8 @@ UNIT = 65536
 SLACK = 64  # more than the rounding of an id to float32, through which a device may divide
 NEAR, FAR = 128, 512  # unit of the beginning of a prefix's tile, and the largest position from there on
 MOST = 512  # more than the squares of an id's digits add up to
+OUTWEIGHS = 1024  # positions that a square of ids counts for
+HIDES = 64.0  # lowers a float16 exponent until it leaves no probability
 
 
 def stored_tokens(tokens: int, tile: int) -> int:
@@ -45,33 +49,82 @@ def stored_tokens(tokens: int, tile: int) -> int:
 def factors(problem: KernelProblem, stage: str) -> tuple[np.ndarray, np.ndarray]:
     """Return factors of a stage for numbers of queries and keys, float16 (1, TERMS, 1).
 
-    The forward kernel takes the sums in float16. Times the post-scale they are at most -32 for unlike ids, which leaves
-    no probability, and no less than -64 * MOST. The backward kernel adds the sums to float32 scores, at most -2**22.
-    With a soft cap it shows ids as the forward kernel does, because sums before the cap would hide nothing.
+    The forward kernel takes the sums in float16. Times the post-scale they are at most -32 for hidden keys, which
+    leaves no probability, and no less than -64 * MOST. Beside prefixes sums of ids are larger, see `_unit`. The
+    backward kernel adds sums of ids to float32 scores, at most -2**22. With a soft cap or prefixes it shows keys as the
+    forward kernel does: sums before the cap would hide nothing, and sums of positions are not 0 for visible keys.
     """
-    if problem.prefixed:
-        return np.full((1, TERMS, 1), _unit(problem), np.float16), np.ones((1, TERMS, 1), np.float16)
-    digits, squares = (2.0**11, 2.0**12), (-(2.0**7), 2.0**15)
-    if stage == "forward" or problem.call.rules.softcap:
-        unit = _unit(problem)
-        digits, squares = (2 * unit, 1.0), (-unit, 1.0)
+    unit, of_ids = _unit(problem), problem.call.segments
+    square = unit * (OUTWEIGHS if problem.prefixed else 1)
+    digits, squares = (2 * square, 1.0), (-square, 1.0)
+    if stage != "forward" and not problem.prefixed and not problem.call.rules.softcap:
+        digits, squares = (2.0**11, 2.0**12), (-(2.0**7), 2.0**15)
     result = np.zeros((2, 1, TERMS, 1), np.float16)
-    for side, digit, ends in zip(result, digits, (squares, squares[::-1])):
-        side[0, :DIGITS] = digit
-        side[0, DIGITS : DIGITS + 2, 0] = ends
+    for side, digit, ends, position in zip(result, digits, (squares, squares[::-1]), (unit, 1.0)):
+        side[0, :DIGITS] = digit if of_ids else 0
+        side[0, DIGITS : DIGITS + 2, 0] = ends if of_ids else 0
+        side[0, DIGITS + 2 :] = position
     return result[0], result[1]
 
 
 def _unit(problem: KernelProblem) -> float:
-    """Return what a square of 1 counts in float16 sums. Sums are multiples of it."""
+    """Return what a square or position of 1 counts in float16 sums. Sums are multiples of it.
+
+    With ids and prefixes it only keeps the largest sums in float16. Vector makes them large enough to hide keys.
+    """
+    if problem.prefixed and problem.call.segments:
+        return 1 / 16
     return 2.0 ** math.ceil(math.log2(32 / problem.post_scale))
 
 
-def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | None], tuple]:
-    """Return make(queries, keys, block_mask) -> (states, numbers of queries, numbers of keys).
+def numbers(xp: Any, problem: KernelProblem) -> Callable[..., tuple]:
+    """Return make(prefix, queries, keys, block_mask) -> (states, numbers of queries, numbers of keys).
 
-    Queries and keys are ids, int32 (batch, tokens). The block mask is int32 of problem.block_mask_shape or smaller, or
-    None. States are int32 of problem.block_mask_shape. Numbers are int32 (batch * stored_tokens / 16, TERMS, 16).
+    The prefix is int32 (batch,), and left out if the problem is not prefixed. Queries and keys are ids, int32 (batch,
+    tokens), and left out if it has none. The block mask is int32 of problem.block_mask_shape or smaller, or None.
+
+    States are int32 of problem.block_mask_shape. Without a prefix see WHOLE, PARTIAL. With one they are 1 + the prefix,
+    and negative if ids decide inside the tile. 0 is a hidden tile. Numbers are int32 (batch * stored_tokens / 16,
+    TERMS, 16).
+    """
+    # Not what the problem lacks: all arrays are constants of a graph.
+    position = _positions(xp, problem) if problem.prefixed else None
+    ids = _ids(xp, problem) if problem.call.segments else None
+    ones = xp.array(np.ones((1, *(problem.call.block_mask_shape or ())[1:])))
+
+    def shown(states, block_mask):  # type: ignore[no-untyped-def]
+        return states * (ones if block_mask is None else xp.as_int(block_mask != 0))
+
+    def joined(of_ids, of_positions):  # type: ignore[no-untyped-def]
+        return xp.stack(of_ids + of_positions)
+
+    def of_prefix(prefix, block_mask=None):  # type: ignore[no-untyped-def]
+        end, query, key = position(prefix)
+        nothing = (query[0] * 0,) * (DIGITS + 2), (key[0] * 0,) * (DIGITS + 2)
+        return shown(end + 1, block_mask), joined(nothing[0], query), joined(nothing[1], key)
+
+    def of_ids(queries, keys, block_mask=None):  # type: ignore[no-untyped-def]
+        meet, equal, query, key = ids(queries, keys)
+        nothing = (query[0] * 0,) * 2, (key[0] * 0,) * 2
+        states = meet * (PARTIAL - (PARTIAL - WHOLE) * equal)
+        return shown(states, block_mask), joined(query, nothing[0]), joined(key, nothing[1])
+
+    def of_both(prefix, queries, keys, block_mask=None):  # type: ignore[no-untyped-def]
+        end, query, key = position(prefix)
+        meet, equal, own, other = ids(queries, keys)
+        states = (end + 1) * (meet * (equal - (1 - equal)))
+        return shown(states, block_mask), joined(own, query), joined(other, key)
+
+    if not problem.prefixed:
+        return of_ids
+    return of_both if problem.call.segments else of_prefix
+
+
+def _ids(xp: Any, problem: KernelProblem) -> Callable[[Array, Array], tuple]:
+    """Return make(queries, keys) -> (meet, equal, numbers of queries, numbers of keys).
+
+    Numbers are tuples. `meet` is 0 for tiles without a common id, and `equal` is 1 for tiles of one id. Both are int32
+    (batch, 1, query tiles, key tiles).
     """
     call = problem.call
     batch, tile = call.batch, call.block_mask_tile
@@ -104,7 +157,7 @@ def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | 
             squares = squares + digit * digit
         one = nothing + 1
         ends = (one, squares) if second else (squares, one)
-        return xp.stack(of_id + ends + (nothing,) * (TERMS - DIGITS - 2))
+        return of_id + ends
 
     def ends(ids, places, count):  # type: ignore[no-untyped-def]
         """Return by tile: smallest and largest id, largest rest, whether it has one id."""
@@ -114,27 +167,24 @@ def numbers(xp: Any, problem: KernelProblem) -> Callable[[Array, Array, Array | 
         alike = xp.logical_and(low == high, xp.smallest(rests) == xp.largest(rests))
         return low, high, xp.largest(rests), xp.as_int(xp.logical_and(alike, xp.smallest(ids) >= 0))
 
-    def make(queries, keys, block_mask=None):  # type: ignore[no-untyped-def]
+    def make(queries, keys):  # type: ignore[no-untyped-def]
         mine = ends(queries, owned, tiles[0])
         theirs = ends(keys, visited, tiles[1])
         low, high, rest, alike = [xp.reshape(one, (batch, 1, -1, 1)) for one in mine]
         first, last, end, same = [xp.reshape(one, (batch, 1, 1, -1)) for one in theirs]
         meet = xp.as_int(xp.logical_and(low <= last, first <= high))
         equal = xp.as_int(xp.logical_and(low == first, rest == end)) * alike * same
-        states = meet * (PARTIAL - (PARTIAL - WHOLE) * equal)
-        if block_mask is not None:
-            states = states * xp.as_int(block_mask != 0)
-        return states, of_side(queries, own, False), of_side(keys, other, True)
+        return meet, equal, of_side(queries, own, False), of_side(keys, other, True)
 
     return make
 
 
-def positions(xp: Any, problem: KernelProblem) -> Callable[[Array, Array | None], tuple]:
-    """Return make(prefix, block_mask) -> (states, numbers of queries, numbers of keys) for problem.prefixed.
+def _positions(xp: Any, problem: KernelProblem) -> Callable[[Array], tuple]:
+    """Return make(prefix) -> (prefix, two numbers of queries, two numbers of keys).
 
-    Prefixes are int32 (batch,). Other shapes are as in `numbers`. A state is 1 + the prefix, or 0 if the block mask
-    hides the tile. A prefix ends inside one tile of keys, so numbers count positions from the beginning of that tile.
-    A number of a query less a number of a key is negative if the query does not see the key in that tile.
+    The prefix is int32 (batch, 1, 1, 1), and no longer than the keys. It ends inside one tile of keys, so numbers count
+    positions from the beginning of that tile. A number of a query less a number of a key is negative only for hidden
+    keys, and for all of them in that tile. It is less than OUTWEIGHS.
     """
     call = problem.call
     size_q, size_k = (stored_tokens(length, call.block_mask_tile) for length in (call.seq_q, call.seq_k))
@@ -143,26 +193,17 @@ def positions(xp: Any, problem: KernelProblem) -> Callable[[Array, Array | None]
     exists, stored = xp.array(query < call.seq_q), xp.array(key < call.seq_k)
     # Neither does a row behind the last query see a key, nor a query a key behind the last one.
     blind, unseen = xp.array(-3 * (query >= call.seq_q)), xp.array((FAR + 1) * (key >= call.seq_k))
-    ones = xp.array(np.ones((1, *(call.block_mask_shape or ())[1:])))
 
-    def of_side(first, second):  # type: ignore[no-untyped-def]
-        first, second = xp.reshape(first, (-1, 16)), xp.reshape(second, (-1, 16))
-        return xp.stack((first, second) + (second * 0,) * (TERMS - 2))
-
-    def make(prefix, block_mask=None):  # type: ignore[no-untyped-def]
+    def make(prefix):  # type: ignore[no-untyped-def]
         end = xp.reshape(xp.minimum(xp.maximum(prefix, 0), length), (-1, 1))
         start = end // NEAR * NEAR
         of_query = xp.minimum(xp.maximum(position - start, -1), FAR)
         of_query = of_query * exists + blind
         of_key = xp.where(places < end, (places - start) * 0 - 2, xp.minimum(places - start, FAR))
         of_key = of_key * stored + unseen
-        shown = ones if block_mask is None else xp.as_int(block_mask != 0)
-        one = of_query * 0 + 1
-        return (
-            (xp.reshape(end, (-1, 1, 1, 1)) + 1) * shown,
-            of_side(of_query, one),
-            of_side(of_key * 0 + 1, of_key * -1),
-        )
+        of_query, of_key = xp.reshape(of_query, (-1, 16)), xp.reshape(of_key, (-1, 16))
+        ones = of_query * 0 + 1, of_key * 0 + 1
+        return xp.reshape(end, (-1, 1, 1, 1)), (of_query, ones[0]), (ones[1], of_key * -1)
 
     return make
 
@@ -194,7 +235,7 @@ def initialise(core: Core[TilePlan]) -> None:
 
 def sums(problem: KernelProblem, plan: BlockPlan, others: list[Buffer]) -> list[Buffer]:
     """Return the place of the sums for `fetch_visible`, if there are ids: for as many keys as L0C has room for."""
-    if not problem.call.segments:
+    if not problem.compares:
         return []
     room = (problem.capacity["L0C"] - usage(others)["L0C"]) // (plan.rows * 16 * BYTES["float32"])
     columns = plan.keys // 16
@@ -205,7 +246,7 @@ def sums(problem: KernelProblem, plan: BlockPlan, others: list[Buffer]) -> list[
 def fetch_visible(
     core: Core[TilePlan], number: Scalar, load: Callable[[], None], work: Tensor, limit: float | None
 ) -> None:
-    """Run `mask.fetch_visible`. If ids decide inside the tile, they hide more of it.
+    """Run `mask.fetch_visible`. If ids or prefixes decide inside the tile, they hide more of it.
 
     Then `number` becomes the number of the visibility tile alone, or 1 if there is none.
 
@@ -234,9 +275,10 @@ def fetch_visible(
 
 
 def _show_alike(core: Core[TilePlan], limit: float | None) -> None:
-    """Write the visibility by ids alone."""
+    """Write the visibility by numbers of tokens alone."""
     tik, on, rows, (squares, *_) = core.tik, core.on, core.plan.rows, core.on.apart
     columns, elements, shift = squares.shape[0] // (rows * 16), squares.shape[0], 2 * core.operand_shift
+    unit = _unit(core.problem)
     with tik.for_range(0, core.plan.columns // columns, name="piece") as index:
         keys, (target, *sources) = (
             on.l0_segment_keys[0][index * (columns * FRACTAL)],
@@ -247,10 +289,22 @@ def _show_alike(core: Core[TilePlan], limit: float | None) -> None:
         core.from_l0c(taken, squares, elements // FRACTAL)
         if core.problem.prefixed:  # what is visible has any number from 0 on
             core.with_row("vec_min", taken, taken, on.nothing[0], elements)
+            if core.problem.call.segments:
+                _level(core, taken, limit, elements)
         if limit is not None:  # what is hidden is low enough, see `factors`
             core.with_scalar("vec_adds", target, sources[0], limit, elements)
         else:
-            if _unit(core.problem) < 1:
-                core.with_scalar("vec_muls", sources[1], sources[1], 1 / _unit(core.problem), elements)
+            if unit < 1:
+                core.with_scalar("vec_muls", sources[1], sources[1], 1 / unit, elements)
             core.with_scalar("vec_adds", sources[0], sources[1], 1.0, elements)
             core.with_row("vec_max", target, sources[0], on.nothing[0], elements)
+
+
+def _level(core: Core[TilePlan], sums: Tensor, limit: float | None, elements: int) -> None:
+    """Make all sums below 0 alike: low enough, or minus a unit without a limit."""
+    unit = _unit(core.problem)
+    core.with_scalar("vec_adds", sums, sums, unit, elements)
+    core.with_row("vec_max", sums, sums, core.on.nothing[0], elements)
+    core.with_scalar("vec_adds", sums, sums, -unit, elements)
+    if limit is not None:
+        core.with_scalar("vec_muls", sums, sums, HIDES / (unit * core.problem.post_scale), elements)

@@ -19,7 +19,7 @@ def _absent(problem: KernelProblem) -> set[str]:
     """Return fields of inputs that the problem does not have."""
     call = problem.call
     absent = set()
-    if (problem.layout == "BNSD" and not call.segments) or problem.sequences:
+    if (problem.layout == "BNSD" and not problem.compares) or problem.sequences:
         absent.add("batch")
     if not call.prefix:
         absent.add("prefix")

@@ -54,7 +54,7 @@ def holds(tiles: int) -> bool:
 
 def most_numbers(problem: KernelProblem) -> int:
     """Return how many visibility tiles codes can tell apart, and one more."""
-    return (PARTIAL if problem.call.segments else CODES) - 1
+    return (PARTIAL if problem.compares else CODES) - 1
 
 
 def length(problem: KernelProblem, plan: BlockPlan) -> int:
@@ -165,20 +165,22 @@ def coded(
         return xp.reshape(number + partial * PARTIAL, (-1, line))
 
     def prefixes(block_mask: Array) -> Array:
-        """Return codes from states of `segments.positions`, which hold the prefix."""
+        """Return codes from states of `segments.numbers` that hold the prefix."""
         states = xp.reshape(block_mask, (-1, height * width))
         state = xp.take(states, where[0], 1)
-        shown, end = [xp.as_int(state > 0)], state - 1
+        shown, by_ids, end = [xp.as_int(state != 0)], state, xp.maximum(state, state * -1) - 1
         if len(values) > 1:
             following = xp.take(states, where[1], 1)
-            first, second = shown[0], xp.as_int(following > 0)
-            shown, end = [first * (1 - second), (1 - first) * second, first * second], xp.maximum(end, following - 1)
+            first, second = shown[0], xp.as_int(following != 0)
+            shown, by_ids = [first * (1 - second), (1 - first) * second, first * second], xp.minimum(state, following)
+            end = xp.maximum(end, xp.maximum(following, following * -1) - 1)
         all_keys, band = end * 0, end * 0
         for of_pattern, seen, early in zip(shown, values, causal):
             all_keys, band = all_keys + of_pattern * seen, band + of_pattern * early
-        inside = all_keys + xp.as_int(all_keys > 0) * PARTIAL
         cut = xp.logical_and(end > begins, xp.logical_and(end < ends, band != 1))
-        return xp.reshape(xp.where(end >= ends, all_keys, xp.where(cut, inside, band)), (-1, line))
+        number = xp.where(xp.logical_or(end >= ends, cut), all_keys, band)
+        partial = xp.as_int(xp.logical_or(cut, by_ids < 0)) * xp.as_int(number > 0)
+        return xp.reshape(number + partial * PARTIAL, (-1, line))
 
     if problem.prefixed:
         return prefixes

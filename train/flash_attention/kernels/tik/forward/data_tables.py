@@ -215,7 +215,7 @@ def of_lists(problem: KernelProblem, plan: ForwardPlan) -> _Lists:
         raise ValueError(f"block_mask: needs {numbers.max()} visibility tiles, allowed are fewer than {allowed}")
     groups = row_block_groups(problem, plan)
     items = tile_lists.dealt(problem, len(groups)).exists
-    misses = problem.mask == "per_score" or len(codes) > 2 or not call.band.unlimited() or call.segments
+    misses = problem.mask == "per_score" or len(codes) > 2 or not call.band.unlimited() or problem.compares
     work = WorkSplit(
         LISTED_ITEM.zeros(*items.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
@@ -442,7 +442,7 @@ def listed_table(xp: Any, problem: KernelProblem, plan: ForwardPlan) -> Callable
 
 def _nearest(problem: KernelProblem) -> bool:
     """Return if the nearest tile is the best sample."""
-    return problem.call.bias != "none" or problem.call.segments
+    return problem.call.bias != "none" or problem.compares
 
 
 def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
@@ -463,7 +463,7 @@ def _wanted(problem: KernelProblem, plan: ForwardPlan) -> np.ndarray:
         away = np.abs(starts // keys - (index * plan.rows + call.offset) // keys)
         if call.bias != "none":
             near = 4096 - away
-        elif call.segments:  # of tiles that show as much
+        elif problem.compares:  # of tiles that show as much
             near = near - away
         result[index] += (seen > 0).sum(0) * 2 * 128 * 128 + np.maximum(near, 0)
     return result

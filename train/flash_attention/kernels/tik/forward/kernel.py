@@ -382,7 +382,7 @@ class Forward:
             if self.kept:  # the second attempt leaves items out, and with them what they would have loaded
                 with self.tik.if_scope(self.search.attempt > 0):
                     self.kept[unit].stays.set_as(0)
-            if self.problem.call.segments:
+            if self.problem.compares:
                 with self.tik.if_scope(self.codes[unit] > tile_lists.PARTIAL):
                     visibility.load_keys(core, item, unit, tile)
             if score_terms.is_dynamic(self.problem):
@@ -522,7 +522,7 @@ class Forward:
                     with core.when(self.verdict.cut > 0, self.numbers[a] == 0):
                         self.numbers[a].set_as(self.whole)
                 # `epoch` is the parity of the next item.
-                other = 1 - self.epoch if self.problem.call.segments else 0
+                other = 1 - self.epoch if self.problem.compares else 0
                 visibility.fetch(core, self.numbers[a], functools.partial(visibility.to_l0, core, a, other, unit))
             if self.current_slopes:
                 item.distance_number(self.crossings[a], a, tile)

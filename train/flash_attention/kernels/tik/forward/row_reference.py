@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.common.double_buffer import each_epoch
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.forward import load, visibility
 from flash_attention.kernels.tik.forward.items import Item
-from flash_attention.kernels.tik.forward.score_bound import ScoreBound
+from flash_attention.kernels.tik.forward.score_bound import CEILING, ScoreBound
 from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
@@ -231,7 +231,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
             mask.lower_explicit(core, view, at, elements)
         if search.numbered:
             with tik.if_scope(number > 0):
-                mask.lower_visible(core, view, at, elements, plan.half_scores)
+                mask.lower_visible(core, view, at, elements, CEILING / problem.post_scale if plan.half_scores else 0.0)
         spans.append((view, width // 16))
     _fold(core, a, spans)
 

@@ -232,7 +232,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
     widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
     near = score_bound.is_needed(problem, plan.half_scores)
     norm = max(rows, keys) * depth if near else 0
-    apart = 1 if call.segments else 0
+    apart = 1 if problem.compares else 0
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),

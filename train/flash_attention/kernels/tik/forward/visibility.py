@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.tik_types import Number, Scalar, Tensor
 
 def load_queries(core: Core[ForwardPlan], item: Item, a: int, epoch: Number) -> None:
     """Load segment ids, if there are some, of row block `a` for a run-time epoch."""
-    if core.problem.call.segments:
+    if core.problem.compares:
         for slot in each_epoch(core, _of_queries(core, a), epoch):
             segments.load(core, slot, "segment_queries", item["batch"], item["start", a], core.plan.rows)
 
@@ -34,7 +34,7 @@ def sample_slot(core: Core[ForwardPlan]) -> int:
 
 def load_keys(core: Core[ForwardPlan], item: Item, slot: int, tile: Number) -> None:
     """Load the segment ids of a tile of keys, if there are some."""
-    if core.problem.call.segments:
+    if core.problem.compares:
         target, keys = core.on.segment_keys[slot], core.plan.keys
         segments.load(core, target, "segment_keys", item["batch"], tile * keys, keys)
 
@@ -52,7 +52,7 @@ def fetch(core: Core[ForwardPlan], number: Scalar, load: Callable[[], None]) -> 
     Args:
         load: records `to_l0`.
     """
-    if not core.problem.call.segments:
+    if not core.problem.compares:
         mask.fetch_visible(core, number)
         return
     limit = float(softmax.limits(core.problem, np.ones(1))[0]) if core.plan.half_scores else None

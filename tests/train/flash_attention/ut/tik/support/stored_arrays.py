@@ -114,11 +114,9 @@ def forward_inputs(
         arrays["keep"] = layout.store_keep_bits(keep_bits, problem)
     if call.sinks:
         arrays["sinks"] = pack_sinks(sinks, problem)
-    if call.segments:
-        if problem.prefixed:
-            block_mask, *numbers = segments.positions(host_integers, problem)(prefix, block_mask)
-        else:
-            block_mask, *numbers = segments.numbers(host_integers, problem)(segment_ids, kv_segment_ids, block_mask)
+    if problem.compares:
+        tokens = (prefix,) * problem.prefixed + (segment_ids, kv_segment_ids) * call.segments
+        block_mask, *numbers = segments.numbers(host_integers, problem)(*tokens, block_mask)
         for name, factors, of_side in zip(segments.shapes(problem), segments.factors(problem, stage), numbers):
             arrays[name] = of_side.astype(np.float16) * factors
     if problem.listed:
