@@ -153,8 +153,8 @@ def test_caches_take_no_token(mode):
 @pytest.mark.parametrize("with_lse", [False, True])
 @pytest.mark.parametrize("batch, seq, new", [(0, 1, 1), (2, 0, 1), (2, 1, 0), (2, 0, 0)])
 def test_a_cache_of_flash_attn(mode, batch, seq, new, with_lse):
-    if OLD and batch == 0 and with_lse:
-        pytest.skip("Gather of this MindSpore takes no Tensor without elements")
+    if OLD and batch == 0:
+        pytest.skip("Gather and Reshape of this MindSpore take no Tensor without elements")
 
     class Step(nn.Cell):
         def __init__(self):

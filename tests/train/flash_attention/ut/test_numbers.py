@@ -16,6 +16,7 @@ from flash_attention import (
     rotary_embedding,
 )
 from flash_attention.backends.registry import attention_backend
+from flash_attention.bridge.constants import tensor_of
 from flash_attention.bridge.versions import OLD
 from flash_attention.compat.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attention.compat.mindspore_ops.operators import flash_attention_score
@@ -136,8 +137,8 @@ def test_numbers_of_a_cache_do_not_wrap(mode, update, monkeypatch):
 @pytest.mark.parametrize("length", [7, -5])
 def test_a_cache_without_room_holds_nothing(sizes, length):
     blocks, block_size, width = sizes
-    cache = Tensor(np.ones((blocks, block_size, 2, 16), np.float32))
-    table = Tensor(np.zeros((2, width), np.int32))
+    cache = tensor_of(np.ones((blocks, block_size, 2, 16), np.float32))
+    table = tensor_of(np.zeros((2, width), np.int32))
     with pytest.raises(ValueError, match=f"context_lens: got {length}, allowed are 0 to 0"):
         paged_attention(TOKEN, cache, cache, table, integers(length, 0))
     assert (paged_attention(TOKEN, cache, cache, table, integers(0, 0)).asnumpy() == 0).all()
