@@ -116,8 +116,8 @@ def test_two_calls_in_a_net_again_with_other_data(mode):
 
 @pytest.mark.spread
 def test_second_derivative(mode, form):
-    if mode == "pynative" and (form == "composed" or ms.__version__.startswith("2.7")):
-        pytest.skip("MindSpore 2.10 gives wrong numbers of its own operations in PYNATIVE, 2.7 calls no bprop twice")
+    if mode == "pynative" and (form == "composed" or ms.__version__.startswith(("2.0", "2.7"))):
+        pytest.skip("MindSpore 2.10 gives wrong numbers of its own operations in PYNATIVE, 2.0 and 2.7 none")
     x, direction = random(BATCH, SEQ, HEADS, DIM), random(BATCH, SEQ, HEADS, DIM, seed=1)
     cos, sin = tables(12)
 
