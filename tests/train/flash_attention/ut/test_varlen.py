@@ -112,6 +112,11 @@ def test_math_takes_constant_lengths_in_a_graph():
     np.testing.assert_array_equal(constant(*tensors).asnumpy(), expected.asnumpy())
 
 
+def test_math_takes_a_bias_beside_lengths_of_a_graph():
+    with in_mode("graph"):
+        check(VarlenCase(1, 4, 2, alibi="given", dtype="float32", **SHORT), "math", data=True, exact=False)
+
+
 def test_math_gives_nan_for_wrong_lengths_in_a_graph():
     tensors = tensors_of(8, 6)
     net = Call(flash_attention_varlen, backend="math")
