@@ -53,12 +53,23 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
   const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
   const int64_t heads = p.batch * p.heads, tasks = heads * plan.tiles;
-  // The last rows of all heads first: with a causal mask they are the longest.
+  // The longest tasks first: the last rows of all heads, which see most keys under a causal mask, or the rows to which a block
+  // mask leaves most tiles.
+  std::vector<int64_t> order(tasks), visible(tasks);
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int64_t tile = plan.tiles - 1 - task / heads, head = task % heads;
+    const int64_t first = tile * plan.rows, end = std::min(first + plan.rows, p.seq_q);
+    const Band band = p.band_of(head / p.heads);
+    order[task] = tile * heads + head;
+    if (p.blocks.data && band.lo(first) < band.hi(end - 1))
+      visible[order[task]] = p.blocks.count(head / p.heads, head % p.heads, first, end, band.lo(first), band.hi(end - 1));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return visible[a] > visible[b]; });
   std::atomic<bool> failed{false};
   const int threads = thread_count(work, tasks);
   const int64_t scratch = kernels->forward_scratch(plan);
   const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
-    return ForwardTask{&plan, task % heads, plan.tiles - 1 - task / heads};
+    return ForwardTask{&plan, order[task] % heads, order[task] / heads};
   });
   return done ? kOk : kNoMemory;
 }
