@@ -1,5 +1,6 @@
 """paged_attention against attention to the keys themselves, and reshape_and_cache in place."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import paged_attention, reshape_and_cache
@@ -10,6 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.train.flash_attention.support.arrays import pages, random
 from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.support.paged import SINKS, expected, grow
+from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS = (70, 3, 0, 600)
@@ -78,6 +80,17 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
 def test_a_cache_that_grows(name, backend, mode):
     """One graph serves all steps with one token."""
     grow(backend, name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision(dtype):
+    dtype = dtype_named(dtype)
+    keys, values, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
+    query = random(len(LENGTHS), 2, HEADS, DIM)
+    tensors = (Tensor(array).astype(dtype) for array in (query, *caches))
+    result = paged_attention(*tensors, Tensor(tables), numbers(*LENGTHS))
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result.astype(ms.float32).asnumpy(), expected(query, keys, values), atol=0.03)
 
 
 @pytest.mark.asynchronous

@@ -132,6 +132,12 @@ def test_what_belongs_to_another_layer_is_refused():
             FlashAttention(32, **rules)(*arguments)
 
 
+def test_the_layer_may_name_its_backend():
+    """The tik backend refuses on a CPU: its error shows that it was chosen."""
+    with pytest.raises(RuntimeError, match="backend 'tik' cannot run this call"):
+        FlashAttention(32, backend="tik")(*inputs())
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_views_that_are_not_contiguous(backend, mode):

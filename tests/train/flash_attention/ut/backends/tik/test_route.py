@@ -178,6 +178,7 @@ def test_the_backend_explains_itself():
         ({"head_dim": 576, "value_dim": 512}, "head_dim up to 256 for query, key and value, got 576 and 512 of value"),
         ({"segments": True, "batch": 1 << 15, "seq_q": 8192, "seq_k": 16}, "8589934592 bytes for this call"),
         ({"scale": 9e-4}, "a scale from 0.0009765625 to 1024.0, of either sign, or 0, got 0.0009"),
+        ({"scale": -1025.0}, "of either sign, or 0, got -1025.0"),
         ({"softcap": 30000.0}, "softcap from 0.0001220703125 to 16384.0, got 30000.0"),
     ],
 )
