@@ -181,7 +181,8 @@ def test_cache_lengths_by_number():
     assert not np.array_equal(fewer.asnumpy(), of_all.asnumpy())
 
 
-ENDS_Q, ENDS_K = Tensor([0, 3, 3, 9], ms.int32), Tensor([0, 5, 7, 16], ms.int64)
+NUMBERS = (0, 3, 3, 9), (0, 5, 7, 16)
+ENDS_Q, ENDS_K = Tensor(NUMBERS[0], ms.int32), Tensor(NUMBERS[1], ms.int64)
 
 
 def loss(q, k, v, ends_q, ends_k, slopes):
@@ -192,13 +193,14 @@ def loss(q, k, v, ends_q, ends_k, slopes):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("slopes", [None, Tensor(normal(3, 4))], ids=["plain", "slopes"])
+@pytest.mark.parametrize("ends", [(ENDS_Q, ENDS_K), NUMBERS], ids=["data", "constants"])
 @pytest.mark.parametrize("more", [(4, 0), (0, 3), (5, 2)], ids=str)
-def test_rows_behind_the_sequences_are_zeros(mode, more, slopes):
+def test_rows_behind_the_sequences_are_zeros(mode, more, ends, slopes):
     longer = [Tensor(normal(9 + more[0], 4, 16)), *(Tensor(normal(16 + more[1], 2, 16, seed=seed)) for seed in (1, 2))]
     exact = [Tensor(tensor.asnumpy()[:rows]) for tensor, rows in zip(longer, (9, 16, 16))]
     call = ops.value_and_grad(loss, (0, 1, 2), has_aux=True)
-    (_, output), gradients = call(*longer, ENDS_Q, ENDS_K, slopes)
-    (_, expected), wanted = call(*exact, ENDS_Q, ENDS_K, slopes)
+    (_, output), gradients = call(*longer, *ends, slopes)
+    (_, expected), wanted = call(*exact, *ends, slopes)
     for one, other in zip((output, *gradients), (expected, *wanted)):
         one, other = one.asnumpy(), other.asnumpy()
         np.testing.assert_allclose(one[: len(other)], other, atol=1e-6)
