@@ -23,6 +23,7 @@ from flash_attention.bridge.parameters import Compiled
 from flash_attention.bridge.versions import MORPH
 from flash_attention.call import Call
 from flash_attention.call.block_mask import known
+from flash_attention.call.optional import OPTIONAL
 from flash_attention.kernels.tik import describe, operators, signatures
 from flash_attention.kernels.tik.common import segments
 from flash_attention.kernels.tik.decode import schedule as decode_scheduler
@@ -69,19 +70,16 @@ class OperatorAttention(nn.Cell):
         if shard is not None and tiles is not None:
             tiles = shard.part(tiles, shard.block_axes)
         given = problem.listed and tiles is None
-        tokens = ("prefix",) * problem.prefixed + ("segment_ids", "kv_segment_ids") * problem.call.segments
-        names = (*tokens, "block_mask") if given else ()
-        self.listed = tuple(call.place(name) for name in names if call.place(name) is not None)
+        names = ("prefix",) * problem.prefixed + ("segment_ids", "kv_segment_ids", "block_mask")
+        inputs = [one for one in OPTIONAL if given and one.name in names and one.has(call)]
+        self.listed = tuple(call.place(one.name) for one in inputs)
         self.lists: nn.Cell | None = _ListData(problem) if given else None
-        axes: tuple = ()
         parts = None
-        if given and shard is not None:
-            of_tokens = [("dp",) if name == "prefix" else ("dp", None) for name in tokens]
-            axes = (*of_tokens, shard.block_axes)[: len(self.listed)]
+        axes: tuple = ()
+        if shard is not None:
+            axes = tuple(shard.block_axes if one.name == "block_mask" else one.axes for one in inputs)
         if axes and not MORPH:
-            sizes = {"prefix": (), "segment_ids": (call.seq_q,), "kv_segment_ids": (call.seq_k,)}
-            shapes = (*((call.batch, *sizes[name]) for name in tokens), call.block_mask_shape)
-            self.lists = parts = OwnParts(shapes[: len(axes)], axes, shard)
+            self.lists = parts = OwnParts(tuple(one.shape(call) for one in inputs), axes, shard)
         self.core: nn.Cell = kernels(problem, make_primitive, self.slopes_place is not None, decodes, tiles, parts)
         self.mask_place, self.bias_place, self.sinks_place = map(call.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
