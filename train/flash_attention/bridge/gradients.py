@@ -57,7 +57,7 @@ class Differentiable(nn.Cell):
 
         output, logsumexp = cell(query, key, value, others)
 
-    `others` is a tuple of `count` tensors of any meaning, at most eight.
+    `others` is a tuple of `count` tensors of any meaning, at most nine.
 
     Args:
         forward: a Cell, forward(query, key, value, *others) -> (output, logsumexp).
@@ -77,7 +77,7 @@ class Differentiable(nn.Cell):
         self.whole, self.parts = _Whole(made, backend, count, forward), _Parts(made, backend, count)
         self.results = NotDifferentiated(forward) if OLD else None
         # A `bprop` takes no tuple in graphs of 2.0 and in PYNATIVE, and no variable number of inputs.
-        self.padding = (Tensor([0.0]),) * (8 - count)
+        self.padding = (Tensor([0.0]),) * (9 - count)
 
     def __call__(self, query, key, value, others):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
@@ -172,7 +172,7 @@ class _OfTuple(nn.Cell):
 
 
 class _Gradients(nn.Cell):
-    """Hold the backward pass of a Cell with eight other inputs. The first `count` belong to the call."""
+    """Hold the backward pass of a Cell with nine other inputs. The first `count` belong to the call."""
 
     def __init__(self, backward: ops.Primitive, backend: str, count: int):
         super().__init__()
@@ -187,12 +187,12 @@ class _Whole(_Gradients):
         super().__init__(backward, backend, count)
         self.forward = forward
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        others = (a, b, c, d, e, f, g, h)
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h, i):
+        others = (a, b, c, d, e, f, g, h, i)
         return self.forward(query, key, value, *others[: self.count])
 
-    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
-        others = (a, b, c, d, e, f, g, h)
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, i, out, dout):
+        others = (a, b, c, d, e, f, g, h, i)
         backward = self.backward()
         gradients = backward((query, key, value, out[0], out[1], dout[0], dout[1]) + others[: self.count])
         first = self.first_derivatives(gradients[0], gradients[1], gradients[2], query, key, value)
@@ -202,11 +202,11 @@ class _Whole(_Gradients):
 class _Parts(_Gradients):
     """Hand on results, and give the inputs behind them their gradient. The backward pass takes nothing from `out`."""
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp):
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h, i, output, logsumexp):
         return output, logsumexp
 
-    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
-        others = (a, b, c, d, e, f, g, h)
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, i, output, logsumexp, out, dout):
+        others = (a, b, c, d, e, f, g, h, i)
         backward = self.backward()
         gradients = backward((query, key, value, output, logsumexp, dout[0], dout[1]) + others[: self.count])
         d_query, d_key, d_value = _as_rows(gradients[0]), _as_rows(gradients[1]), _as_rows(gradients[2])

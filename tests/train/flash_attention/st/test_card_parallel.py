@@ -143,7 +143,7 @@ SOME = "query", "mask", "output"
 OTHERS = (
     *("key", "value", "last", "turned", "mask-whole", "mask-last", "mask-rank-3", "mask-float", "bias-sinks"),
     *("bias-last", "block-mask", "block-mask-data", "block-mask-ids", "segments", "BSH", "everything", "recompute"),
-    *("split-batch", "prefix", "optimizer"),
+    *("split-batch", "prefix", "all-lists", "optimizer"),
 )
 OF_2_0 = "prefix-whole", "casts"
 

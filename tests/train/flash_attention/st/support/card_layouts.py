@@ -22,6 +22,7 @@ SHAPE = BATCH, HEADS, SEQ, WIDTH
 SHAPES = {"query": SHAPE, "key": SHAPE, "value": SHAPE, "bias": (BATCH, HEADS, 1, SEQ), "sinks": (HEADS,)}
 DP, MP = map(int, sys.argv[1:3])
 CARDS = DP * MP
+PREFIX = np.array([6, 0, 70, 136], np.int32)
 # Tiles of 64 of each batch item and head.
 TILES = (np.random.default_rng(3).random((BATCH, HEADS, 3, 3)) < 0.5).astype(np.uint8)
 
@@ -51,7 +52,7 @@ class Case:
 
     Attributes:
         mask: dtype and rank; None: no mask.
-        prefix: a causal layer with prefixes, which the network gets in place of segments.
+        prefix: a causal layer with prefixes, which the network gets in place of segments, or has beside them.
         tiles: the layer has a block mask.
         given_tiles: the block mask is data, which the network gets in place of the mask.
     """
@@ -88,6 +89,7 @@ CASES = {
     "block-mask": Case({"query": "none"}, tiles=True),
     "block-mask-data": Case({"query": "none"}, tiles=True, given_tiles=True, layers=2),
     "block-mask-ids": Case({"query": "none"}, tiles=True, given_tiles=True, segments=True),
+    "all-lists": Case({"prefix": "none"}, tiles=True, given_tiles=True, segments=True, prefix=True),
     "prefix": Case({"prefix": "none", "query": "none"}, prefix=True, layers=2),
     "prefix-whole": Case({"prefix": "whole"}, MASK, prefix=True),
     "casts": Case(dict.fromkeys((*EVERY, "mask"), "cast"), MASK, EVERY, layers=2),
@@ -150,7 +152,7 @@ class Network(nn.Cell):
             if case.layouts.get("mask", "wanted") not in ("none", "cast"):
                 self.cast.shard((split(case.layouts.get("mask", "wanted"), "mask", mask_shape(case)),))
         self.arrive_segments = Arrives(case, "segments", (BATCH, SEQ))
-        self.arrive_prefix = Arrives(case, "prefix", (BATCH,))
+        self.arrive_prefix, self.own_prefix = Arrives(case, "prefix", (BATCH,)), Tensor(PREFIX // 2)
         options = {"alibi": self.more, "causal": case.prefix, "input_layout": case.input_layout, "backend": "tik"}
         self.given_tiles = case.given_tiles
         if case.tiles and not case.given_tiles:
@@ -179,7 +181,7 @@ class Network(nn.Cell):
         if self.segments:
             ids = self.arrive_segments(segments)
         if self.prefix:
-            prefix = self.arrive_prefix(segments)
+            prefix = self.arrive_prefix(self.own_prefix if self.segments else segments)
         output = tensors[0]
         for layer in self.layers:
             output = layer(output, tensors[1], tensors[2], hidden, bias, sinks, prefix, ids, None, None, tiles)
@@ -230,7 +232,7 @@ def expected(case, data, weights, mask, segments, tiles):
     if case.segments:
         more |= {"segment_ids": segments, "kv_segment_ids": segments}
     if case.prefix:
-        more["prefix"] = segments
+        more["prefix"] = PREFIX if case.segments else segments
     if case.tiles:
         more["block_mask"] = tiles
     queries = [given["query"]]
@@ -265,13 +267,13 @@ def check(name):
     weights = random.standard_normal(SHAPE).astype(np.float16)
     mask = (random.random((BATCH, 1, SEQ, SEQ)) < 0.3).astype(np.float16)
     segments = np.sort(random.integers(0, 6, (BATCH, SEQ))).astype(np.int32)
-    if case.prefix:
-        segments = np.array([6, 0, 70, 136], np.int32)
+    if case.prefix and not case.segments:
+        segments = PREFIX
     mine = slice(None) if case.full_batch else slice(rank * BATCH // CARDS, (rank + 1) * BATCH // CARDS)
 
     def inputs(tiles):
         given_mask = mask.reshape(mask_shape(case)) if case.mask else tiles if case.given_tiles else mask
-        given_ids = segments // 2 if case.prefix else segments  # which arrive doubled
+        given_ids = segments // 2 if case.prefix and not case.segments else segments  # which arrive doubled
         return Tensor(given_mask[mine]), Tensor(given_ids[mine])
 
     if case.optimizer:
