@@ -82,13 +82,14 @@ def test_a_cache_that_grows(name, backend, mode):
     grow(backend, name)
 
 
+@pytest.mark.parametrize("backend", ("cpu", "math"))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision(dtype):
+def test_half_precision(dtype, backend):
     dtype = dtype_named(dtype)
     keys, values, *caches, tables = pages(LENGTHS, 16, *OF_CACHE)
     query = random(len(LENGTHS), 2, HEADS, DIM)
     tensors = (Tensor(array).astype(dtype) for array in (query, *caches))
-    result = paged_attention(*tensors, Tensor(tables), numbers(*LENGTHS))
+    result = paged_attention(*tensors, Tensor(tables), numbers(*LENGTHS), backend=backend)
     assert result.dtype == dtype
     np.testing.assert_allclose(result.astype(ms.float32).asnumpy(), expected(query, keys, values), atol=0.03)
 

@@ -23,6 +23,7 @@ from tests.train.flash_attention.support.serving import (
     made,
     serve,
 )
+from tests.train.flash_attention.support.versions import dtype_named
 
 pytestmark = pytest.mark.asynchronous  # the state after a step must not depend on the time at which operators run
 
@@ -55,6 +56,7 @@ def decoded(cache, *tensors: np.ndarray, steps=STEPS, dtype=ms.float32) -> list:
     for start, end in steps:
         outputs = cache(*(Tensor(array[:, start:end]).astype(dtype) for array in tensors))
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        assert {output.dtype for output in outputs} == {dtype}
         parts.append([output.astype(ms.float32).asnumpy() for output in outputs])
     return [np.concatenate(part, 1) for part in zip(*parts)]
 
@@ -95,6 +97,17 @@ def test_a_graph_for_each_number_of_tokens(mode, options):
     (again,) = decoded(cache, QUERY, KEY, VALUE)
     np.testing.assert_array_equal(again, first)
     np.testing.assert_allclose(first, truth(KEY, VALUE), atol=2e-6)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("backend", ("cpu", "math"))
+@KINDS
+def test_in_bfloat16(mode, backend, options):
+    dtype = dtype_named("bfloat16")
+    cache = garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, dtype, **options))
+    with attention_backend(backend):
+        (output,) = decoded(cache, QUERY, KEY, VALUE, dtype=dtype)
+    np.testing.assert_allclose(output, truth(KEY, VALUE), atol=0.05)
 
 
 def test_blocks_are_handed_out_when_they_are_needed(update):
