@@ -330,6 +330,7 @@ def buffers(
     half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
     shown = 1 if problem.compares and not lowering else 0  # ids, on their way to Vector
+    limits = shown * segments.rows(problem)
     # The products of two tensors take turns. So no product waits for the end of the one before, even if the
     # synchronisation looks at whole tensors. Vector takes one after the other.
     in_turns = (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
@@ -391,8 +392,8 @@ def buffers(
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
-        Buffer("visible", "UB", "float16", half + 4 * HALF_ROUND * shown if tiles and not lowering else 0),
-        Buffer("nothing", "UB", "float16", 128, shown),
+        Buffer("visible", "UB", "float16", half + 4 * HALF_ROUND * limits if tiles and not lowering else 0),
+        Buffer("nothing", "UB", "float16", 128, limits),
         Buffer("visible_column", "UB", "float16", rows * 16, shown),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),

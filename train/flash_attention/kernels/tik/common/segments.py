@@ -72,7 +72,7 @@ def _unit(problem: KernelProblem) -> float:
 
     With ids and prefixes it only keeps the largest sums in float16. Vector makes them large enough to hide keys.
     """
-    if problem.prefixed and problem.call.segments:
+    if _levels(problem):
         return 1 / 16
     return 2.0 ** math.ceil(math.log2(32 / problem.post_scale))
 
@@ -227,10 +227,20 @@ def load(core: Core[BlockPlan], slot: Tensor, name: str, batch: Number, first: N
     core.tik.data_move(slot, core.gm[name][batch * (of_item * TERMS) + first * TERMS], 0, 1, tokens, 0, 0)
 
 
+def rows(problem: KernelProblem) -> int:
+    """Return rows that limit sums on Vector. A step with a row moves the sums by half a round of the banks, twice."""
+    return 1 + _levels(problem) if problem.compares else 0
+
+
+def _levels(problem: KernelProblem) -> bool:
+    """Return if negative sums become alike before they hide keys, see `_unit`."""
+    return problem.prefixed and problem.call.segments
+
+
 def initialise(core: Core[TilePlan]) -> None:
     """Write what tiles hold for hidden scores, if the kernel shows ids by `fetch_visible`."""
-    for nothing in core.on.copies("nothing"):
-        core.fill(nothing, 0.0, 128)
+    for nothing, value in zip(core.on.copies("nothing"), (0.0, -_unit(core.problem))):
+        core.fill(nothing, value, 128)
 
 
 def sums(problem: KernelProblem, plan: BlockPlan, others: list[Buffer]) -> list[Buffer]:
@@ -282,29 +292,31 @@ def _show_alike(core: Core[TilePlan], limit: float | None) -> None:
     with tik.for_range(0, core.plan.columns // columns, name="piece") as index:
         keys, (target, *sources) = (
             on.l0_segment_keys[0][index * (columns * FRACTAL)],
-            [on.visible[0][index * elements + place * shift] for place in range(3)],
+            [on.visible[0][index * elements + place * shift] for place in range(1 + 2 * len(on.nothing))],
         )
         tik.mmad(squares, on.l0_segment_queries[0], keys, rows, 16, columns * 16, 0)
-        taken = sources[1 if limit is None else 0]
-        core.from_l0c(taken, squares, elements // FRACTAL)
-        if core.problem.prefixed:  # what is visible has any number from 0 on
-            core.with_row("vec_min", taken, taken, on.nothing[0], elements)
-            if core.problem.call.segments:
-                _level(core, taken, limit, elements)
-        if limit is not None:  # what is hidden is low enough, see `factors`
-            core.with_scalar("vec_adds", target, sources[0], limit, elements)
+        if _levels(core.problem):
+            core.from_l0c(sources[3], squares, elements // FRACTAL)
+            core.with_row("vec_min", sources[2], sources[3], on.nothing[0], elements)
+            core.with_row("vec_max", sources[1], sources[2], on.nothing[1], elements)
+            factor = 1 / unit if limit is None else HIDES / (unit * core.problem.post_scale)
+            core.with_scalar("vec_muls", sources[0], sources[1], factor, elements)
+            core.with_scalar("vec_adds", target, sources[0], 1.0 if limit is None else limit, elements)
         else:
-            if unit < 1:
-                core.with_scalar("vec_muls", sources[1], sources[1], 1 / unit, elements)
-            core.with_scalar("vec_adds", sources[0], sources[1], 1.0, elements)
-            core.with_row("vec_max", target, sources[0], on.nothing[0], elements)
+            _limit(core, target, sources, squares, limit)
 
 
-def _level(core: Core[TilePlan], sums: Tensor, limit: float | None, elements: int) -> None:
-    """Make all sums below 0 alike: low enough, or minus a unit without a limit."""
-    unit = _unit(core.problem)
-    core.with_scalar("vec_adds", sums, sums, unit, elements)
-    core.with_row("vec_max", sums, sums, core.on.nothing[0], elements)
-    core.with_scalar("vec_adds", sums, sums, -unit, elements)
+def _limit(core: Core[TilePlan], target: Tensor, sources: list[Tensor], squares: Tensor, limit: float | None) -> None:
+    """Write the visibility by ids or by positions. Hidden keys have sums that are low enough, see `factors`."""
+    elements, unit, nothing = squares.shape[0], _unit(core.problem), core.on.nothing[0]
+    taken = sources[1 if limit is None else 0]
+    core.from_l0c(taken, squares, elements // FRACTAL)
+    if core.problem.prefixed:  # what is visible has any number from 0 on
+        core.with_row("vec_min", taken, taken, nothing, elements)
     if limit is not None:
-        core.with_scalar("vec_muls", sums, sums, HIDES / (unit * core.problem.post_scale), elements)
+        core.with_scalar("vec_adds", target, sources[0], limit, elements)
+        return
+    if unit < 1:
+        core.with_scalar("vec_muls", sources[1], sources[1], 1 / unit, elements)
+    core.with_scalar("vec_adds", sources[0], sources[1], 1.0, elements)
+    core.with_row("vec_max", target, sources[0], nothing, elements)

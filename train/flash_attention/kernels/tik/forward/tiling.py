@@ -271,10 +271,10 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, work: TableOfWork) -> lis
         Buffer("scratch", "UB", "float32", 2048),
         # Limits stand half a round of the banks off the scores, see softmax.Piece.
         Buffer("inverse", "UB", "float32", 2048 + HALF_ROUND),
-        Buffer("visible", "UB", "float16", area + 4 * HALF_ROUND * apart if tiles else 0),
+        Buffer("visible", "UB", "float16", area + 4 * HALF_ROUND * segments.rows(problem) if tiles else 0),
         Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
-        Buffer("nothing", "UB", "float16", 128, apart),
+        Buffer("nothing", "UB", "float16", 128, segments.rows(problem)),
         Buffer("bias", "UB", "float16", area, 1 if call.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
