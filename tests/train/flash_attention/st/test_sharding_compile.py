@@ -70,7 +70,7 @@ def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
     # Every device has the whole mask and bias, draws all keep bits, and has whole stand-ins for what is missing.
     forward = only(compiled["tik"]["sharded"], "Morph")
-    assert forward["split"][3:] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1], *([[-1]] * 6)]
+    assert forward["split"][3:] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1], *([[-1]] * 7)]
     for name, place in (("FlashAttentionForward", 3), ("FlashAttentionGrad", 5)):
         operator = only(compiled["tik"]["last"], name)
         assert operator["shapes"][place : place + 3] == [[2, 1, 40, 40], [16], [2, 2, 2, 1, 48]]
@@ -80,11 +80,10 @@ def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
 
 def test_prefix_segments_and_sinks_of_the_tik_operators_are_split(compiled):
     whole, last = (compiled["tik-sinks-prefix-segments"][stage] for stage in ("sharded", "last"))
-    # The mask that the prefix becomes, the sinks, and segment ids.
+    # The sinks, the prefix, and segment ids.
     forward = only(whole, "Morph")
-    assert [forward["split"][place] for place in (3, 6, 8, 9)] == [[1, -1, -1, -1], [1, 0, -1], [1, -1], [1, -1]]
-    forward = only(last, "FlashAttentionForward")
-    assert [forward["shapes"][place] for place in (3, 7)] == [[2, 1, 40, 40], [2, 2, 128]]
+    assert [forward["split"][place] for place in (6, 8, 9, 10)] == [[1, 0, -1], [1], [1, -1], [1, -1]]
+    assert only(last, "FlashAttentionForward")["shapes"][6] == [2, 2, 128]
 
 
 def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):
