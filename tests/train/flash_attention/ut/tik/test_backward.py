@@ -242,6 +242,11 @@ def test_computed_alibi_on_either_side_of_the_queries(tik, execute):
     cases.check(case, run_case(tik, execute, case, cores=3))
 
 
+def test_gradient_of_a_bias_per_key_under_a_soft_cap(tik, execute):
+    case = cases.Case(batch=2, seq_q=70, seq_k=83, mask="causal", alibi="given", softcap=5.0)
+    cases.check(case, run_case(tik, execute, case))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", ((16, 66000), (66000, 16)), ids=("many_keys", "many_queries"))
 def test_strides_beyond_the_field_of_an_instruction(tik, execute, sizes):
