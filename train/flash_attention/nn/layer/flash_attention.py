@@ -114,6 +114,7 @@ class FlashAttention(EntryCell):
     """
 
     argument_names: tuple[tuple[str, str], ...] = (("bias", "alibi_mask"), ("bias_grad", "alibi_grad"))
+    exists = False  # a subclass may set attributes of these names before
 
     def __init__(
         self,
@@ -203,9 +204,10 @@ class FlashAttention(EntryCell):
         self.widths: tuple[int | None, int | None] = head_dim, value_head_dim  # of tensors; None is any
         self.cast = MixedPrecisionCast()
         self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
+        self.exists = True
 
     def __setattr__(self, name, value):
-        if name in _KEPT and name in vars(self):
+        if name in _KEPT and self.exists and value not in (vars(self).get(name, value),):
             raise AttributeError(f"{name}: got {value!r} for a layer that exists, allowed is an argument of a new one")
         super().__setattr__(name, value)
 

@@ -1,5 +1,6 @@
 """The FlashAttention cell: signature, rules, modes of MindSpore, gradients, dropout from step to step."""
 
+import copy
 import inspect
 
 import numpy as np
@@ -181,9 +182,18 @@ def test_repr_and_attributes():
         assert getattr(layer, name) == value
         assert f"{name}={value!r}" in repr(layer)
         if name not in ("alibi_grad", "backend", "batch", "input_layout"):  # each call reads these
+            setattr(layer, name, copy.deepcopy(value))  # as subclasses do behind super().__init__
             with pytest.raises(AttributeError, match=f"{name}: got .* for a layer that exists"):
-                setattr(layer, name, value)
+                setattr(layer, name, object())
     assert "seed" not in FlashAttention(64, 0.1).extend_repr()
+
+    class Mixed(FlashAttention):
+        def __init__(self):
+            nn.Cell.__init__(self)
+            self.alibi, self.seed = True, 5
+            super().__init__(64)
+
+    assert (Mixed().alibi, Mixed().seed) == (False, None)
 
 
 def test_the_number_of_heads_in_second_place_leads_to_the_layer_that_takes_it():
