@@ -13,9 +13,9 @@ import setuptools
 
 if sys.version_info < (3, 9):  # noqa: UP036
     sys.exit(f"error: tikemu needs Python 3.9 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}")
-if int(setuptools.__version__.split(".")[0]) < 61:
+if int(setuptools.__version__.split(".")[0]) < 62:
     sys.exit(
-        f"error: setuptools {setuptools.__version__} does not read pyproject.toml, 61 and newer do: "
+        f"error: setuptools {setuptools.__version__} does not read pyproject.toml, 62 and newer do: "
         "pip install --upgrade setuptools, or pip install ./emulator"
     )
 
@@ -65,4 +65,8 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(cmdclass={"build_py": BuildWithHelper, "bdist_wheel": PlatformWheel}, distclass=PlatformDistribution)
+setup(
+    license="Apache-2.0",
+    cmdclass={"build_py": BuildWithHelper, "bdist_wheel": PlatformWheel},
+    distclass=PlatformDistribution,
+)

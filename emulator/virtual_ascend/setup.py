@@ -12,4 +12,4 @@ if int(setuptools.__version__.split(".")[0]) < 63:
         "pip install --upgrade setuptools, or pip install ./emulator/virtual_ascend"
     )
 
-setuptools.setup()
+setuptools.setup(license="Apache-2.0")

@@ -119,7 +119,7 @@ OLD = "setuptools 59.6.0 does not read pyproject.toml"
     ],
 )
 def test_what_cannot_be_installed_is_refused(folder: str, python: tuple, said: str) -> None:
-    """Setuptools before 61 would install nothing, as UNKNOWN 0.0.0."""
+    """Setuptools before 61 would install nothing, as UNKNOWN 0.0.0; 61 knows no license of setup.py."""
     program = f"""
 import runpy, sys, types
 sys.version_info = {python}

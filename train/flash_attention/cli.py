@@ -30,6 +30,8 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Show defaults, but not that nothing is the default."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        if isinstance(action.default, list):
+            return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return super()._get_help_string(action) if action.default not in (None, False, "") else action.help
 
 

@@ -174,11 +174,9 @@ def forced_backend(requested: str | None = None) -> str | None:
         return requested
     if _override.get() is not None:
         return _override.get()
-    name = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
-    if not name or name == "auto":
-        return None
-    check_name(ENVIRONMENT_VARIABLE, name, _MODULES)
-    return name
+    name = os.environ.get(ENVIRONMENT_VARIABLE, "").strip() or "auto"
+    check_name(ENVIRONMENT_VARIABLE, name, (*_MODULES, "auto"))
+    return None if name == "auto" else name
 
 
 def prepares_block_masks(requested: str | None, device: str) -> bool:

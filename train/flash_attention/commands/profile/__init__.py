@@ -36,8 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def unread(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    if options.backend == "cpu":
+        return "with --backend cpu", ("case", "out")
     of_cpu = "seq", "dtype", "batch", "heads", "head_dim", "window_blocks", "threads", "rounds"
-    return f"with --backend {options.backend}", ("case", "out") if options.backend == "cpu" else of_cpu
+    return "with --backend emulator", of_cpu if options.block_mask else (*of_cpu, "tile")
 
 
 def run(options: argparse.Namespace) -> int:

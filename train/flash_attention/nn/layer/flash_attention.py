@@ -77,8 +77,9 @@ class FlashAttention(EntryCell):
         - **key** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
         - **value** (Tensor) - (batch, kv_heads, seq_k, value_head_dim), dtype of query.
         - **attention_mask** (Tensor) - 0 = visible, anything else = hidden; bool, uint8 or floating;
-          (batch, seq_q, seq_k), (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask
-          (1, T, T) or (T, T), ones strictly above the diagonal, which means causal for any length. Default: None.
+          (seq_q, seq_k), (batch or 1, seq_q or 1, seq_k), (batch or 1, heads or 1, seq_q or 1, seq_k); or the compact
+          causal mask (1, T, T) or (T, T), ones strictly above the diagonal, which means causal for any length.
+          Default: None.
         - **alibi_mask** (Tensor) - (batch or 1, heads, 1, seq_k), added to the scores, dtype of query or float32.
           Default: None.
         - **sinks** (Tensor) - (heads,), float32 or the dtype of query: one more logit in the denominator of every
@@ -101,11 +102,12 @@ class FlashAttention(EntryCell):
     Raises:
         TypeError, ValueError: an argument or input is not allowed; the message names it.
         RuntimeError: the backend asked for cannot run this call; with the reason.
+        AttributeError: an attribute is set that a layer reads only when it is made.
 
     Examples:
         >>> import numpy as np
         >>> from mindspore import Tensor
-        >>> from flash_attention.nn.layer.flash_attention import FlashAttention
+        >>> from flash_attention import FlashAttention
         >>> attention = FlashAttention(head_dim=128)
         >>> query = Tensor(np.random.randn(2, 8, 1024, 128).astype(np.float16))
         >>> causal = Tensor(np.triu(np.ones((1, 128, 128), np.float16), 1))

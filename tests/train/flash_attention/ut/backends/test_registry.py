@@ -199,7 +199,7 @@ def test_unknown_names_are_refused(name, monkeypatch):
 @pytest.mark.parametrize(
     ("variable", "value", "allowed"),
     [
-        ("FLASH_ATTENTION_BACKEND", "cuda", "tik, fused, cpu"),
+        ("FLASH_ATTENTION_BACKEND", "cuda", "tik, fused, cpu, emulator, math, auto"),
         ("FLASH_ATTENTION_CORES", "many", "a number from 1 to 65535"),
         ("FLASH_ATTENTION_CORES", "\u00b2", "a number from 1 to 65535"),
         ("FLASH_ATTENTION_CORES", "0", "a number from 1 to 65535"),
