@@ -1,6 +1,7 @@
 """Test waits on schedules computed by hand, random schedules, programs, reports and traces."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,11 +111,19 @@ def negated(instance, tiles, inside):
 
 
 def test_it_says_why_two_threads_gain_nothing():
-    """Loads wait for the stores of the tensor that both iterations share, and hardly for the stores of two tensors."""
+    """Loads wait for the stores of the tensor that both iterations share, and hardly for the stores of two tensors.
+
+    docs/emulator.md shows this program.
+    """
+    page = (Path(__file__).parents[3] / "docs/emulator.md").read_text(encoding="utf-8")
     shared, own = (tikemu.run(negated(tik.Tik(), 16, inside), {}, numerics=False) for inside in (False, True))
     load = ("MTE2", "MTE3", "event")
     assert shared.waits[load] > 0.5 * shared.cycles > own.cycles - shared.pipes["MTE3"].busy
     assert own.waits.get(load, 0.0) < 0.7 * shared.waits[load]
+    for row in ("V     MTE2", "MTE2  MTE3", "MTE3  V"):
+        assert next(line for line in shared.report().splitlines() if line.startswith(f"PIPE_{row} ")) in page
+    assert f"the same loads wait {own.waits[load]:,.0f} cycles, and\n" in page
+    assert f"the program takes {own.cycles:,.0f} cycles in place of {shared.cycles:,.0f} (" in page
     for result in (shared, own):
         table = result.report().split("who waited for whom")[1].split("instruction ")[0]
         line = next(line for line in table.splitlines() if line.startswith("PIPE_MTE2  MTE3  event"))

@@ -93,6 +93,11 @@ def test_tik_softmax(example: Callable[..., str], tmp_path: Path) -> None:
     printed = example("tik_softmax", *sizes, "--trace", str(tmp_path / "softmax.json"))
     assert "the error is at most NumPy's: yes" in printed and "PIPE_V" in printed
     assert (tmp_path / "softmax.json").stat().st_size > 1000
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    head, shown = (text.split("kernel softmax")[1].splitlines()[:4] for text in (example("tik_softmax"), page))
+    assert head == shown
+    (cycles,) = re.findall(r"estimate: ([\d,]+) cycles", example("tik_softmax", "--threads", "1"))
+    assert f"a row waits for the one before: {cycles} cycles." in page
 
 
 def test_tik_softmax_notices_a_wrong_result(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
