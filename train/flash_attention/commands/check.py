@@ -44,7 +44,7 @@ def items() -> list[Item]:
     def item(label, mask="none", seq_q=150, seq_k=None, batch=1, heads=2, head_dim=64, **more):
         seq_k = seq_k or seq_q
         if mask != "none":
-            more.update(mask_shape=(batch, 1, seq_q, seq_k), mask_dtype="uint8")
+            more.update(mask_shape=(batch, 1, seq_q, seq_k), mask_dtype="bool")
         sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": seq_k, "head_dim": head_dim}
         rules = AttentionRules(
             **{field.name: more.pop(field.name) for field in fields(AttentionRules) if field.name in more}
@@ -238,10 +238,10 @@ def draw(call: Call, item: Item) -> tuple[dict, dict]:
 
     mask = None
     if item.mask == "random":
-        mask = (random.random(call.mask_shape) < 1 / 3).astype(np.uint8)
+        mask = random.random(call.mask_shape) < 1 / 3
     elif item.mask == "rows":
-        mask = np.zeros(call.mask_shape, np.uint8)
-        mask[:, :, ::3] = 1
+        mask = np.zeros(call.mask_shape, np.bool_)
+        mask[:, :, ::3] = True
     given = {
         "query": normal(*call.shape_query()),
         "key": normal(*call.shape_key()),

@@ -150,6 +150,12 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
 
 
+def test_check_gives_backend_math_what_it_takes(capsys: pytest.CaptureFixture) -> None:
+    """Of all backends it alone is particular about the dtype of a mask."""
+    assert cli.main(["check", "--backend", "math", "--dtype", "float32"]) == 0
+    assert "all right" in capsys.readouterr().out
+
+
 def test_check_quick_is_a_part_of_the_whole(capsys: pytest.CaptureFixture, monkeypatch) -> None:
     """The first line says how much runs: a few problems on every backend, in all dtypes that the backend takes."""
     ran = []
