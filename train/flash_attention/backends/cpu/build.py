@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import itertools
 import os
 import platform
 import shlex
@@ -104,14 +103,11 @@ def build(
             units[SOURCES / "manylinux/old_symbols.cpp"] = ()
             flags = (*flags, *_MANYLINUX)
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            done = itertools.count(1)
-
-            def compiled(unit: tuple[Path, tuple]) -> Path:
-                result = _compile(command, *unit, flags, Path(folder))
-                print(f"compiled {next(done)} of {len(units)}: {unit[0].name}", file=sys.stderr, flush=True)
-                return result
-
-            objects = list(pool.map(compiled, units.items()))
+            running = {pool.submit(_compile, command, *unit, flags, Path(folder)): unit[0] for unit in units.items()}
+            for count, one in enumerate(concurrent.futures.as_completed(running), 1):
+                one.result()
+                print(f"compiled {count} of {len(units)}: {running[one].name}", file=sys.stderr, flush=True)
+            objects = [one.result() for one in running]
         linked = Path(folder) / output.name
         kind = ["-shared"] if main is None else []
         _run([*command, *kind, "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])
