@@ -113,9 +113,8 @@ def _stopped_by_signals() -> Iterator[None]:
         yield
         return
     hear(signal.SIGTERM)
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # else the caller does not want it, or has its own
+    # Else the caller does not want it, or has its own.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         hear(signal.SIGINT)
     try:
         yield

@@ -39,7 +39,7 @@ def unread(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
         return "with --tik", ("dtype", "threads", "rounds", "budget", "out")
     if options.packed:
         return "with --packed", ("dtype", "seq", "budget", "out")
-    return "with --decode", ("seq", "budget", "out") if options.decode else ()
+    return "with --decode", (("seq", "budget", "out") if options.decode else ())
 
 
 def run(options: argparse.Namespace) -> int:

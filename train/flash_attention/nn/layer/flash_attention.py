@@ -102,7 +102,7 @@ class FlashAttention(EntryCell):
     Raises:
         TypeError, ValueError: an argument or input is not allowed; the message names it.
         RuntimeError: the backend asked for cannot run this call; with the reason.
-        AttributeError: an attribute is set that a layer reads only when it is made.
+        AttributeError: an argument that a layer reads only when it is made is changed later.
 
     Examples:
         >>> import numpy as np

@@ -16,7 +16,6 @@ from flash_attention.kernels.tik.recorder import Core
 from flash_attention.kernels.tik.tik_types import Number, Tensor, TilePlan
 
 LOWEST = -65504.0
-LARGE = 64.0  # times most positive limits it is more than 1
 
 
 def fetch_visible(core: Core[TilePlan], number: Number) -> None:
@@ -84,13 +83,13 @@ def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, ele
 
     If `one` is not 0, it stands for ones, and negative numbers for zeros.
     """
-    large = max(LARGE, 2.0 ** -math.floor(math.log2(one))) if one else 0.0
+    to_one = 2.0 ** -math.floor(math.log2(one)) if one else 0.0  # times ones it is 1 or more
     size = min(part.size for part in core.buffers if part.name == "probability_piece")
     for first in range(0, elements, size):
         count, limit, ones = min(size, elements - first), core.on.probability_piece[first // size % 2], tile[first:]
         if one:
             core.with_row("vec_max", limit, ones, core.on.zeros[0], count)
-            core.with_scalar("vec_muls", limit, limit, large, count)
+            core.with_scalar("vec_muls", limit, limit, to_one, count)
             core.with_row("vec_min", limit, limit, core.on.half_ones[0], count)
             ones = limit
         core.with_scalar("vec_adds", limit, ones, -0.5, count)
