@@ -312,7 +312,7 @@ def blocks_writing_the_same_bytes(kernel, what):
     return {"outputs": [target], "feeds": {"target": np.zeros(128, np.float32)}}
 
 
-_ADDITIONS = {"plain": True, "atomic": False, "mixed": True}
+_ADDITIONS = {"plain": True, "atomic": False, "mixed": True, "filled by one of them": True}
 
 
 @case("race", TikSyncError, "block 1 writes bytes of GM tensor 'target'", _ADDITIONS)
@@ -326,6 +326,10 @@ def blocks_adding_to_the_same_bytes(kernel, how):
             with kernel.if_scope(value > 0):
                 kernel.vector_dup(64, a, 2.0, 1, 1, 8)
         elif how == "atomic":
+            kernel.set_atomic_add(1)
+        elif how == "filled by one of them":
+            with kernel.if_scope(value == 0):
+                kernel.data_move(target, a, 0, 1, 8, 0, 0)
             kernel.set_atomic_add(1)
         else:
             with kernel.if_scope(value > 0):

@@ -17,8 +17,8 @@ _PLAIN, _ATOMIC = 1, 2
 class BlockRaces:
     """Global memory accessed by different blocks without a barrier between them (D4d).
 
-    For each byte it is known which block wrote it, whether it wrote atomically, and which block read it. Blocks may
-    write the same data to the same place, and may add to it atomically.
+    For each byte it is known which block wrote it, whether there were plain writes and atomic ones, and which block
+    read it. Blocks may write the same data to the same place, and may add to it atomically. They may not do both.
 
     Args:
         block_count: number of blocks; None if it is not known yet.
@@ -73,7 +73,7 @@ class BlockRaces:
             if clash.any():
                 message = self._clash(region, who, "writes", "read", seen[clash][0])
             written[...] = np.where(foreign, self._several, me)
-            how[...] = _ATOMIC if atomic else _PLAIN
+            how |= _ATOMIC if atomic else _PLAIN
         return message
 
     def _clash(self, region: Region, who: str, now: str, then: str, other: Any) -> str:
