@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -102,27 +103,44 @@ class Options:
 
 #: Options that hold if a program gives none: while it is recorded, and in ``tikdb.start_debug``.
 _default = Options()
+#: Those of the open ``use_options`` block. Each thread has its own: blocks of two threads end in any order.
+_block: contextvars.ContextVar[Options | None] = contextvars.ContextVar("tikemu options", default=None)
 
 
 def default_options() -> Options:
     """Return the options in force."""
-    return _default
+    return _block.get() or _default
 
 
 def set_default_options(options: Options) -> Options:
-    """Replace the options in force; returns the former options."""
+    """Replace the options in force; returns the former options.
+
+    Inside a ``use_options`` block they hold to its end, elsewhere for all threads.
+    """
     global _default
-    if not isinstance(options, Options):
-        raise TypeError(f"options must be a tikemu.Options, got {type(options).__name__}")
-    before, _default = _default, options
+    _require_options(options)
+    before = default_options()
+    if _block.get() is None:
+        _default = options
+    else:
+        _block.set(options)
     return before
 
 
 @contextlib.contextmanager
 def use_options(options: Options) -> Iterator[Options]:
-    """Record and debug with these options: ``with tikemu.use_options(tikemu.Options(strict=True)): ...``."""
-    before = set_default_options(options)
+    """Record and debug with these options: ``with tikemu.use_options(tikemu.Options(strict=True)): ...``.
+
+    They hold in the thread that opens the block.
+    """
+    _require_options(options)
+    token = _block.set(options)
     try:
         yield options
     finally:
-        set_default_options(before)
+        _block.reset(token)
+
+
+def _require_options(options: Options) -> None:
+    if not isinstance(options, Options):
+        raise TypeError(f"options must be a tikemu.Options, got {type(options).__name__}")

@@ -1,5 +1,8 @@
 """``tikdb`` (core.md 5.2) and ``tikemu.run``."""
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tikemu
@@ -91,3 +94,24 @@ def test_options_in_force():
     assert tikemu.default_options().strict and not before.strict
     with pytest.raises(TypeError):
         tikemu.set_default_options({"strict": True})
+
+
+def test_options_of_a_block_hold_in_its_thread():
+    """Blocks of two threads overlap, and the one that was opened first ends first."""
+    before, seen = tikemu.default_options(), []
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as first:
+        first.enter_context(tikemu.use_options(tikemu.Options(strict=True)))
+        second = tikemu.use_options(tikemu.Options(l2=True))
+        seen += [pool.submit(tikemu.default_options).result(), pool.submit(second.__enter__).result()]
+        first.close()
+        seen += [tikemu.default_options(), pool.submit(tikemu.default_options).result()]
+        pool.submit(second.__exit__, None, None, None).result()
+        seen += [tikemu.default_options(), pool.submit(tikemu.default_options).result()]
+    assert [(options.strict, options.l2) for options in seen] == [
+        (before.strict, before.l2),
+        (False, True),
+        (before.strict, before.l2),
+        (False, True),
+        (before.strict, before.l2),
+        (before.strict, before.l2),
+    ]
