@@ -103,7 +103,7 @@ class Options:
 
 #: Options that hold if a program gives none: while it is recorded, and in ``tikdb.start_debug``.
 _default = Options()
-#: Those of the open ``use_options`` block. Each thread has its own: blocks of two threads end in any order.
+#: Options of the open ``use_options`` block, one for each thread: blocks of two threads end in any order.
 _block: contextvars.ContextVar[Options | None] = contextvars.ContextVar("tikemu options", default=None)
 
 
