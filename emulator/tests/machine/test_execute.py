@@ -1,9 +1,11 @@
 """Compiled programs: control flow, scalars and elements, prepared calls (core.md 2, 3)."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tikemu
-from tikemu import Options, TikBoundsError, TikParamError, TikWarning, tik
+from tikemu import Options, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning, tik
 
 from emulator.tests.support.kernels import program, values
 
@@ -56,6 +58,33 @@ def test_deeply_nested_scopes(kernel):
 
         nest(60)
     assert values(kernel)[0] == 7
+
+
+def test_sums_of_many_terms(kernel):
+    """A loop in Python adds a Scalar to an offset again and again."""
+    source, target = (kernel.Tensor("int32", (2048,), tik.scope_gm, name) for name in ("source", "target"))
+    one = kernel.InputScalar("int32", "one")
+    held = kernel.Tensor("int32", (8,), tik.scope_ubuf, "held")
+    offset = one
+    for _ in range(1500):
+        offset = offset + one
+    kernel.data_move(held, source[offset : offset + 8], 0, 1, 1, 0, 0)
+    kernel.data_move(target, held, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [source, one], [target])
+    data = np.arange(2048, dtype=np.int32)
+    assert tikemu.run(kernel, {"source": data, "one": 1}).outputs["target"][:2].tolist() == [1501, 1502]
+
+
+@pytest.mark.parametrize("levels", [25, 120])
+def test_loops_that_python_refuses(kernel, levels):
+    """Python compiles 19 loops inside each other, and 99 levels. An error says so at a line of the program."""
+    with contextlib.ExitStack() as loops:
+        for _ in range(levels):
+            loops.enter_context(kernel.for_range(0, 1))
+    kernel.BuildCCE("kernel", [], [])
+    with pytest.raises(TikUnsupportedError, match="nested too deeply") as caught:
+        tikemu.run(kernel, {})
+    assert caught.value.location.text == "loops.enter_context(kernel.for_range(0, 1))"
 
 
 def test_long_unrolled_programs(kernel):

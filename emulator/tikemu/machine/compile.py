@@ -25,7 +25,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import Moment, TikError
+from ..errors import Moment, TikError, TikUnsupportedError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
 from ..program.location import GENERATED
@@ -116,7 +116,14 @@ class Compiler(CallCompiler):
             head += "\n if False: yield"
         source = "\n".join([head, *(self.lines or [" pass"])]) + "\n"
         offset = head.count("\n") + 1
-        code = compile(source, f"{GENERATED}{program.name}>", "exec")
+        try:
+            code = compile(source, f"{GENERATED}{program.name}>", "exec")
+        except (SyntaxError, RecursionError) as error:
+            # Python has limits of its own: 19 loops inside each other, 99 levels of blocks, expressions 200 deep.
+            before = range((getattr(error, "lineno", None) or 0) - offset, 0, -1)
+            location = next(filter(None, (self.locations[line][0] for line in before)), None)
+            message = f"the program is nested too deeply for tikemu, whose Python refuses it: {error.args[0]}"
+            raise TikUnsupportedError(message, location) from None
         exec(code, self.names)
         return Compiled(
             self.names["main"],

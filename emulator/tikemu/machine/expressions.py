@@ -41,6 +41,7 @@ class Text(NamedTuple):
     low: int = 0
     high: int = 0
     cost: int = 0  # operations of the scalar unit
+    flat: str = ""  # of a sum: its source without parentheses
 
 
 def name_of(variable: ir.Variable) -> str:
@@ -64,8 +65,16 @@ class Expressions:
             return Text(name_of(value), value.dtype, low, high)
         if isinstance(value, ir.Operation):
             known = self._operations.get(id(value))
-            if known is None:
-                known = self._operations[id(value)] = value, self._operation(value)
+            pending = [value] if known is None else []
+            while pending:  # innermost first: sums of hundreds of terms are deep
+                node = pending[-1]
+                inner = [arg for arg in node.args if isinstance(arg, ir.Operation) and id(arg) not in self._operations]
+                if inner:
+                    pending += inner
+                else:
+                    known = self._operations[id(node)] = node, self._operation(node)
+                    pending.pop()
+            assert known is not None
             return known[1]
         return _immediate(value)
 
@@ -208,7 +217,10 @@ def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
         left, right = (text if text.dtype == dtype else wrap(text, dtype) for text in (left, right))
         compute = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
         corners = [compute(one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
-        result = Text(f"({left.source} {op} {right.source})", dtype, min(corners), max(corners), cost)
+        # Python reads nested parentheses 200 deep, and sums without them.
+        flat = f"{left.flat or left.source} {op} {right.source}" if op != "*" else ""
+        source = f"({flat or f'{left.source} {op} {right.source}'})"
+        result = Text(source, dtype, min(corners), max(corners), cost, flat)
         return wrap(result) if max(-result.low, result.high) >> 200 else result
     left, right = wrap(left, dtype), wrap(right, dtype)
     low, high = limits(dtype)

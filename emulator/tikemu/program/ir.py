@@ -285,8 +285,13 @@ def leaves(node: Any) -> Iterator[Any]:
     elif kind in (Variable, TensorInfo):
         yield node
     elif kind is Operation:
-        for arg in node.args:
-            yield from leaves(arg)
+        pending = [node]  # programs that unroll loops build sums of hundreds of terms
+        while pending:
+            value = pending.pop()
+            if type(value) is Operation:
+                pending += reversed(value.args)
+            elif type(value) is Variable:
+                yield value
     elif kind is Instruction:
         for arg in node.args.values():
             if type(arg) not in (int, float, str, bool):

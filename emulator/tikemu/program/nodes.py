@@ -123,21 +123,20 @@ def _fits(value: ir.Value, dtype: str) -> bool:
 # ------------------------------------------------------------------------------------------------ linear forms
 def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
     """Return ``value`` as an integer combination of nodes that are no sums, plus a constant."""
-    if isinstance(value, int):
-        return {}, value
-    if isinstance(value, ir.Operation) and value.op in ("+", "-"):
-        terms, constant = _linear(value.args[0])
-        more, other = _linear(value.args[1])
-        sign = 1 if value.op == "+" else -1
-        terms = dict(terms)
-        for atom, factor in more.items():
-            terms[atom] = terms.get(atom, 0) + sign * factor
-        return {atom: factor for atom, factor in terms.items() if factor}, constant + sign * other
-    if isinstance(value, ir.Operation) and value.op == "*" and isinstance(value.args[1], int):
-        terms, constant = _linear(value.args[0])
-        factor = value.args[1]
-        return {atom: known * factor for atom, known in terms.items()}, constant * factor
-    return {value: 1}, 0
+    terms: dict[ir.Value, int] = {}
+    constant = 0
+    pending: list[tuple[ir.Value, int]] = [(value, 1)]
+    while pending:
+        node, factor = pending.pop()
+        if isinstance(node, int):
+            constant += factor * node
+        elif isinstance(node, ir.Operation) and node.op in ("+", "-"):
+            pending += [(node.args[1], factor if node.op == "+" else -factor), (node.args[0], factor)]
+        elif isinstance(node, ir.Operation) and node.op == "*" and isinstance(node.args[1], int):
+            pending.append((node.args[0], factor * node.args[1]))
+        else:
+            terms[node] = terms.get(node, 0) + factor
+    return {atom: factor for atom, factor in terms.items() if factor}, constant
 
 
 def difference(left: ir.Value, right: ir.Value) -> int | None:
