@@ -106,6 +106,7 @@ class _Attention(nn.Cell):
             scores = scores + ops.cast(inputs[self.bias], mstype.float32)
         hidden = self.hidden(query, key, inputs)
         if hidden is not None:
+            hidden = without_influence(hidden)  # two operations take it, and no gradients of booleans are summed
             scores = self.hide(scores, hidden)
 
         # A row that sees nothing has top -inf and total 0. It must give 0 and -inf, and no NaN in any gradient.

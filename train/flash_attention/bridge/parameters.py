@@ -14,6 +14,7 @@ import functools
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from flash_attention.bridge.seeds import tracing
 from flash_attention.bridge.versions import OLD, VERSION
 
 
@@ -28,7 +29,9 @@ class EntryCell(nn.Cell):
         flat = []
         for one, size in zip(arguments, sizes):
             flat.extend(one if size >= 0 else (one,))
-        if OLD and _may_switch() and any(isinstance(one, Parameter) for one in (*flat, *named.values())):
+        confused = OLD and any(isinstance(one, Parameter) for one in (*flat, *named.values()))
+        # To a function that is being traced, the result of a compiled Cell is a constant.
+        if (confused or tracing()) and _may_switch():
             ms.set_context(mode=ms.PYNATIVE_MODE)
             try:
                 return super().__call__(*arguments, **named)

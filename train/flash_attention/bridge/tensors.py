@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -20,6 +21,13 @@ from flash_attention.call.names import called
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
 compile_time = functools.partial(constexpr, reuse_result=False, check=False)
+# `jit(capture_mode="bytecode")` compiles Python, what prepares a call too, and the process may end there. Files that it
+# skips run as in PYNATIVE. The rules are there until the first such function is made.
+for _name in ("mindspore.graph._utils.pijit_context", "mindspore.common._pijit_context"):
+    _skipped = getattr(sys.modules.get(_name), "SKIP_RULES", {})
+    if "third_party" in _skipped:
+        _skipped["third_party"] += (__name__.partition(".")[0],)
+        break
 
 
 def _types(value):

@@ -1,5 +1,8 @@
 """Test gradients of attention and the weights around it, and recomputation."""
 
+import inspect
+import sys
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -56,6 +59,58 @@ def test_jit_functions_in_pynative(backend, run_python):
     else:
         printed = run_python("-c", COMPILED.format(backend=backend))
         assert "in a function that PYNATIVE differentiates" in printed
+
+
+CAPTURED = """
+import os
+
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention
+from mindspore import Tensor, ops
+
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 8)).astype(np.float32))
+layers = [FlashAttention(8, causal=True, backend=backend) for backend in ("cpu", "math")]
+
+
+def run(x):
+    return layers[0](x, x, x) - 2 * layers[1](x, x, x)
+
+
+def loss(x):
+    return (run(x) ** 2).sum()
+
+
+def check(mode, capture, function, expected):
+    ms.set_context(mode=mode)
+    captured = ms.jit(function, capture_mode=capture)
+    captured = ops.grad(captured) if function is loss else captured
+    errors = [np.abs(captured(x * (i + 1)).asnumpy() - one).max() for i, one in enumerate(expected)]
+    print(mode, capture, "right" if max(errors) < 1e-4 else errors, flush=True)
+
+
+outputs = [run(x * i).asnumpy() for i in (1, 2, 3)]
+gradients = [ops.grad(loss)(x * i).asnumpy() for i in (1, 2, 3)]
+{checks}
+os._exit(0)
+"""
+
+
+def test_functions_that_are_captured_otherwise(run_python, tmp_path):
+    """`jit` by bytecode would compile what prepares a call. By trace it took results in GRAPH mode for constants."""
+    if "capture_mode" not in inspect.signature(ms.jit).parameters:
+        pytest.skip("this MindSpore captures in one way")
+    checks = []
+    if sys.version_info < (3, 12):  # by bytecode MindSpore takes no newer Python
+        checks += [(1, "bytecode", "run", "outputs"), (1, "bytecode", "loss", "gradients")]
+        checks.append((0, "bytecode", "run", "outputs"))
+    if not ms.__version__.startswith("2.7."):  # mindspore_faults/traced_tuples.py
+        checks.append((0, "trace", "run", "outputs"))
+    script = tmp_path / "captured.py"  # MindSpore looks for the source of every caller
+    lines = (f"check({mode}, '{capture}', {function}, {expected})" for mode, capture, function, expected in checks)
+    script.write_text(CAPTURED.format(checks="\n".join(lines)))
+    expected = [f"{mode} {capture} right" for mode, capture, *_ in checks]
+    assert run_python(str(script)).splitlines() == expected
 
 
 class Repeated(nn.Cell):
