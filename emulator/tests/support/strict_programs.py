@@ -252,6 +252,43 @@ def scratch_of_a_high_precision_instruction_is_undefined_afterwards(kernel, faul
     return {"outputs": [target], "holds": lambda target: fault or (target == np.float32(1 / 3)).all()}
 
 
+@case(
+    "undefined",
+    TikUndefinedError,
+    "vec_adds reads 128 undefined bytes of tensor 'b'",
+    {(api, fault): fault for api in ("vec_trans", "vnchwconv") for fault in (True, False)},
+)
+def undefined_elements_that_a_transpose_moves(kernel, variant):
+    api, fault = variant
+    a, b, result = ub(kernel, "a", 256), ub(kernel, "b", 256), filled(kernel, "result")
+    kernel.vec_dup(128, a, 1.0, 1, 8)  # eight of sixteen rows
+    if api == "vec_trans":
+        kernel.vec_trans(b, a, 1, 1, 1)
+    else:
+        kernel.vnchwconv(False, False, *([tensor[16 * i] for i in range(16)] for tensor in (b, a)), 1, 0, 0)
+    kernel.vec_adds(128 if fault else [0x00FF00FF00FF00FF] * 2, result, b, 1.0, 1, 8, 8)
+    return {"result": result}
+
+
+@case(
+    "undefined",
+    TikUndefinedError,
+    "vrpsort16: reads 64 undefined scores of tensor 'a'|vec_adds reads (128|96) undefined bytes of tensor 'result'",
+    {"scores": True, "another field": True, "suspended": True, "right": False},
+)
+def undefined_fields_of_proposals(kernel, how):
+    a, b, c = (ub(kernel, name, 512) for name in "abc")
+    data, result = filled(kernel), filled(kernel, "result")
+    kernel.vconcat(a, data, 4, 0)
+    if how != "scores":
+        kernel.vconcat(a, data, 4, 4)
+    kernel.vrpsort16(b, a, 4)
+    kernel.vmrgsort4(c, [b[128 * i] for i in range(4)], 16, how == "suspended", 15, 1)
+    kernel.vextract(result, c, 4, 1 if how == "another field" else 0)
+    kernel.vec_adds(64, result, result, 1.0, 1, 8, 8)
+    return {"result": result}
+
+
 @case("undefined", TikUndefinedError, "holds undefined bits among the first 64")
 def undefined_bits_of_the_compare_mask(kernel, fault):
     # A comparison of float32 leaves half of the register undefined. No selection of float32 uses this half.

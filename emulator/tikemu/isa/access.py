@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable
 
 import numpy as np
@@ -74,6 +75,16 @@ def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pi
 def defined_view(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """Return the "defined" bits of bytes of a memory (strict mode)."""
     return np.ndarray(shape, np.uint8, memory.defined, address, strides)
+
+
+def marks_of(operand: Operand) -> Operand | None:
+    """Return the operand over "defined" marks in place of data. None if no marks are kept."""
+    memory = operand.memory
+    if memory.defined is None:
+        return None
+    marks = Memory(memory.kind, memory.name, 0, False)
+    marks.place(memory.defined, None)
+    return replace(operand, memory=marks)
 
 
 def copiers(

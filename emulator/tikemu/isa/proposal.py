@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..errors import TikUndefinedError
 from ..program.nodes import as_integer
+from .access import marks_of
 from .call import Call
-from .micro_op import Access, MicroOp
+from .micro_op import Access, MicroOp, Operand
 from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
@@ -49,10 +53,26 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp:
     if insert:  # the other fields keep their content
         written = Region.strided(a.dst.memory, a.dst.address + 2 * field, GROUP * a.repeat_times, 2 * FIELDS, 2)
         result.writes = (Access(a.dst, written),)
-    result.run = executor(
-        Arithmetic(inserted if insert else extracted, reads_dst=insert, raw=True), dst, (src,), ordered
-    )
+    arithmetic = Arithmetic(inserted if insert else extracted, reads_dst=insert, raw=True)
+    result.run = executor(arithmetic, dst, (src,), ordered)
+    marked = _on_marks(dst), _on_marks(src)
+    if marked[0] is not None and marked[1] is not None:
+        result.run_defined = executor(arithmetic, marked[0], (marked[1],), ordered)
     return result
+
+
+def _on_marks(walk: Walk) -> Walk | None:
+    """Return the walk over the "defined" marks: fields that nothing has written may move along. None without marks."""
+    operand = marks_of(walk.operand)
+    return None if operand is None else replace(walk, operand=operand)
+
+
+def _require_scores(call: Call, operand: Operand, marks: np.ndarray) -> None:
+    """Report undefined scores, which decide an order. ``marks``: of fields, as elements of 16 bits."""
+    undefined = np.count_nonzero(marks[..., SCORE] != 0x0101)
+    if undefined:
+        message = f"reads {undefined} undefined scores of tensor {operand.name!r}: nothing has written them"
+        call.questionable("undefined", message, TikUndefinedError)
 
 
 instruction(
@@ -73,11 +93,14 @@ instruction(
 )(partial(_field, insert=False))
 
 
-def _sorted_proposals(x: np.ndarray) -> np.ndarray:
-    proposals = x.reshape(-1, GROUP, FIELDS)
-    scores = np.ascontiguousarray(proposals[..., SCORE]).view(np.float16).astype(np.float32)
-    order = np.argsort(-scores, axis=-1, kind="stable")  # equal scores by lower index
-    return np.take_along_axis(proposals, order[..., None], 1).reshape(x.shape)
+def _order(x: np.ndarray) -> np.ndarray:
+    """Return the order of every group of proposals."""
+    scores = np.ascontiguousarray(x.reshape(-1, GROUP, FIELDS)[..., SCORE]).view(np.float16).astype(np.float32)
+    return np.argsort(-scores, axis=-1, kind="stable")  # equal scores by lower index
+
+
+def _in_order(x: np.ndarray, order: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x.reshape(-1, GROUP, FIELDS), order[..., None], 1).reshape(x.shape)
 
 
 @instruction(
@@ -86,7 +109,21 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 def vrpsort16(call: Call, a: Any) -> MicroOp:
     """Sort 16 proposals per repeat by score, largest first"""
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
-    return element_wise(call, Arithmetic(_sorted_proposals, raw=True), dst, (src,), mask=None)
+    result = element_wise(call, Arithmetic(lambda x: _in_order(x, _order(x)), raw=True), dst, (src,), mask=None)
+    to, origin = _on_marks(dst), _on_marks(src)
+    if to is None or origin is None:
+        return result
+    sort, load, marks = result.run, src.loader(raw=True), origin.loader(raw=True)
+    order = np.zeros((a.repeat_times, GROUP), np.intp)
+
+    def run() -> None:
+        _require_scores(call, a.src, marks(slice(None)).reshape(-1, FIELDS))
+        order[...] = _order(load(slice(None)))
+        sort()
+
+    result.run = run
+    result.run_defined = executor(Arithmetic(lambda x: _in_order(x, order), raw=True), to, (origin,), False)
+    return result
 
 
 # ------------------------------------------------------------------------------------------- merging
@@ -192,22 +229,43 @@ def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     written = span_access(call, "dst", a.dst, FIELDS * total * repeats)
     if any(written.region.overlaps(queue.region) for queue in queues):
         call.questionable("overlap", "dst overlaps a queue of src_list")
-    sources = [
-        queue.memory.view("uint16", queue.address, (repeats, length, FIELDS), (16 * total, 16, 2))
-        for queue, length in zip(a.src_list, lengths)
-    ]
-    target = a.dst.memory.view("uint16", a.dst.address, (repeats, total, FIELDS), (16 * total, 16, 2))
-    suspend = bool(a.if_exhausted_suspension)
+
+    def views(target: Any, queues: Sequence[Any]) -> list[np.ndarray]:
+        return [
+            operand.memory.view("uint16", operand.address, (repeats, length, FIELDS), (16 * total, 16, 2))
+            for operand, length in zip((target, *queues), (total, *lengths))
+        ]
+
+    target, *sources = views(a.dst, a.src_list)
+    suspend, orders, run_defined = bool(a.if_exhausted_suspension), [np.zeros(0, np.intp)] * repeats, None
+
+    def move(target: np.ndarray, sources: Sequence[np.ndarray]) -> None:
+        for repeat_, order in enumerate(orders):
+            target[repeat_, : order.size] = np.concatenate([queue[repeat_] for queue in sources])[order]
 
     def run() -> None:
         for repeat_ in range(repeats):
             scores = [
                 np.ascontiguousarray(queue[repeat_, :, SCORE]).view(np.float16).astype(np.float32) for queue in sources
             ]
-            order = merge_order(scores, suspend)
-            target[repeat_, : order.size] = np.concatenate([queue[repeat_] for queue in sources])[order]
+            orders[repeat_] = merge_order(scores, suspend)
+        move(target, sources)
+
+    if a.dst.memory.defined is not None:
+        target_marks, *marks = views(marks_of(a.dst), [marks_of(queue) for queue in a.src_list])
+        merge = run
+
+        def run() -> None:
+            for queue, its_marks in zip(a.src_list, marks):
+                _require_scores(call, queue, its_marks)
+            merge()
+
+        run_defined = partial(move, target_marks, marks)
 
     timing = call.soc.timing
     # The published cost of a repeat is for 64 elements (four sorted groups of 16).
     cycles = timing.vector_cycles("mergesort", "float16") * max(1.0, total * repeats / 64)
-    return call.operation(cycles, "vector_latency", queues, (written,), run, constants=("vector_mergesort",))
+    constants = ("vector_mergesort",)
+    return call.operation(
+        cycles, "vector_latency", queues, (written,), run, run_defined=run_defined, constants=constants
+    )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Callable
 
 import numpy as np
 
-from .access import access
+from .access import access, marks_of
 from .bank_conflicts import Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
 from .params import Flag, Tensor, TensorList, repeat, stride
 from .region import Piece
 from .registry import instruction
-from .vector_engine import BLOCK, Arithmetic, Walk, element_wise
+from .vector_engine import BLOCK, Arithmetic, Walk, element_wise, executor
 from .vector_mask import leading
 
 B16 = ("int16", "uint16", "float16")
@@ -28,9 +29,19 @@ def _transposed(x: np.ndarray) -> np.ndarray:
 
 
 def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_stride: int, src_stride: int) -> Any:
-    target = Walk("dst", dst, leading(256), repeats, TILE * dst_stride)
-    source = Walk("src", src, leading(256), repeats, TILE * src_stride)
-    return element_wise(call, Arithmetic(_transposed, raw=True), target, (source,), mask=None)
+    def walks(dst: Operand, src: Operand) -> tuple[Walk, Walk]:
+        places = (("dst", dst, dst_stride), ("src", src, src_stride))
+        target, source = (Walk(label, it, leading(256), repeats, TILE * step) for label, it, step in places)
+        return target, source
+
+    target, source = walks(dst, src)
+    arithmetic = Arithmetic(_transposed, raw=True)
+    result = element_wise(call, arithmetic, target, (source,), mask=None)
+    marked = marks_of(dst), marks_of(src)
+    if marked[0] is not None and marked[1] is not None:
+        to, origin = walks(marked[0], marked[1])
+        result.run_defined = executor(arithmetic, to, (origin,), target.revisits or target.meets(source))
+    return result
 
 
 @instruction(
@@ -71,6 +82,12 @@ class _Blocks:
         self.addresses = np.array([operand.address for operand in operands]) + first
         steps = np.diff(self.addresses)
         self.step = int(steps[0]) if (steps == steps[0]).all() else None
+
+    def marks(self) -> _Blocks:
+        """Return the same blocks of the "defined" marks."""
+        result = copy(self)
+        result.operands = [marks_of(operand) for operand in self.operands]
+        return result
 
     def accesses(self, call: Call) -> tuple[Access, ...]:
         """Return the footprints: one if the blocks are evenly spaced in one tensor, else one per block."""
@@ -181,8 +198,11 @@ def _transpose_lists(call: Call, a: Any) -> MicroOp:
         cycles = conflict_cycles(
             timing.vector_cycles(cost, dst.operands[0].dtype), a.repeat_times, streams[0], streams[1:]
         )
-    run = _mover(dst, src, ordered)
-    return call.operation(cycles, "vector_latency", reads, writes, run, constants=(f"vector_{cost}",))
+    run, run_defined = _mover(dst, src, ordered), None
+    if dst.operands[0].memory.defined is not None:
+        run_defined = _mover(dst.marks(), src.marks(), ordered)
+    constants = (f"vector_{cost}",)
+    return call.operation(cycles, "vector_latency", reads, writes, run, run_defined=run_defined, constants=constants)
 
 
 instruction(
