@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import runpy
 
 import numpy as np
 import pytest
@@ -259,6 +260,18 @@ def test_a_type_error_inside_a_call_stays_one(kernel, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------ figures
+def test_the_line_of_a_module_that_was_loaded_again(soc, tmp_path):
+    """The error shows the text of the module as it is now."""
+    file, shown = tmp_path / "program.py", []
+    for shape in ("(0,)", "(1, -7)"):
+        line = f"tik.Tik().Tensor('float16', {shape}, tik.scope_ubuf, 'data')"
+        file.write_text(f"from tikemu import tik\n{line}\n")
+        with pytest.raises(TikParamError) as caught:
+            runpy.run_path(str(file))
+        shown.append(caught.value.location.text == line)
+    assert shown == [True, True]
+
+
 def test_cycles_are_printed_for_people(kernel):
     target = kernel.Tensor("float16", (128,), tik.scope_gm, "target")
     data = ub(kernel, "data")

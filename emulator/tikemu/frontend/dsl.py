@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..program import ir
-from ..program.location import fail
+from ..program.location import fail, read_again
 from . import build, platform_info
 from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope
 from .debugger import Tikdb
@@ -51,6 +51,7 @@ class Tik(Definitions, PublicObject):
             fail(f"err_msg_level must be 0 or 1, got {err_msg_level!r}")
         if block_size != 32:
             fail(f"block_size must be 32, got {block_size!r}")
+        read_again()
         soc = platform_info.current_soc() if profiling is None else profiling._soc()
         self._recorder = Recorder(soc, debug_enabled=not disable_debug)
         self.d_profiling = Dprofile() if profiling is None else profiling

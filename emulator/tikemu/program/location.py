@@ -42,6 +42,13 @@ def here() -> Location:
     return location
 
 
+def read_again() -> None:
+    """Forget lines of files that have changed: a module may have been loaded again."""
+    for name in {name for name, _ in list(_locations)}:
+        linecache.checkcache(name)
+    _locations.clear()
+
+
 def warn(message: str, location: Location | None = None, told: dict | None = None) -> None:
     """Issue a TikWarning, at the user's line unless another location is given. Python prints the line with it.
 
