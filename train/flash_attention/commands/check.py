@@ -98,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
     mindspore.set_context(mode=mode)
     chosen = [item for item in items() if options.only in item.label and (not options.quick or item.label in QUICK)]
     if not chosen:
-        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a call's label")
+        labels = "; ".join(item.label for item in items() if not options.quick or item.label in QUICK)
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of a call's label: {labels}")
     wrong = 0
     asked: dict[str, list] = {}
     for name in options.backend or backend_names():

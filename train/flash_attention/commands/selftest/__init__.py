@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
     if not chosen:
-        raise ValueError(f"--only: got {options.only!r}, allowed is a part of an experiment's name")
+        names = "; ".join(one.name for one in experiments.EXPERIMENTS)
+        raise ValueError(f"--only: got {options.only!r}, allowed is a part of an experiment's name: {names}")
     if options.device == "emulator":
         device: card.Device = card.Emulator()
     elif options.through == "acl":
