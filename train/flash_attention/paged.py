@@ -238,8 +238,8 @@ def reshape_and_cache(
         value (Tensor): likewise, of its own width.
         key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. On a CPU it may be
             a plain Tensor. There, in PYNATIVE, it may also be a view (a slice, a part, a reshaped Tensor) whose
-            elements lie one behind the other. Inside a graph a slice is a new tensor: what is written there is lost.
-            head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
+            elements lie one behind the other. Inside a graph, and in MindSpore 2.0, a slice is a new tensor: what is
+            written there is lost. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
         slot_mapping (Tensor): ints, a number per token in the order of the keys: block * block_size + offset. A
             negative number leaves its token out. No slot may come twice.
