@@ -289,6 +289,16 @@ def undefined_fields_of_proposals(kernel, how):
     return {"result": result}
 
 
+@case("undefined", TikUndefinedError, "vec_sel: sel holds undefined bits among the first 128")
+def undefined_lanes_of_a_comparison(kernel, fault):
+    # A comparison takes no mask, so behind a tail it compares what is there.
+    a, bits, result = ub(kernel, "a"), ub(kernel, "bits", 8, "uint16"), filled(kernel, "result")
+    kernel.vec_dup(100, a, 2.0, 1, 8)
+    kernel.vec_cmpv_gt(bits, a, result, 1, 8, 8)
+    kernel.vec_sel(128 if fault else 100, 0, result, bits, result if fault else a, result, 1, 8, 8, 8)
+    return {"result": result, "holds": lambda target: fault or target.sum() == 228}
+
+
 @case("undefined", TikUndefinedError, "holds undefined bits among the first 64")
 def undefined_bits_of_the_compare_mask(kernel, fault):
     # A comparison of float32 leaves half of the register undefined. No selection of float32 uses this half.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ..errors import TikAlignError, TikUndefinedError, TikUnsupportedArgumentError
 from ..program import ir
-from .access import defined_view
+from .access import defined_view, marks_of
 from .call import Call, CoreState
 from .micro_op import MicroOp
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
@@ -107,6 +108,19 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
     condition = CONDITIONS[name]
     arithmetic = Arithmetic(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
     result.run = executor(arithmetic, dst, sources, ordered, lanes)
+    marked = [marks_of(walk.operand) for walk in (dst, *sources)]
+    if None not in marked:  # all lanes are compared, those behind a tail too: their bits are undefined then
+        kind = f"uint{8 * sources[0].itemsize}"
+        defined = np.iinfo(kind).max // 255  # every byte is 1
+
+        def octets_with_defined_lanes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return ((x == defined) & (y == defined)).reshape(*x.shape[:-1], -1, 8).any(-1).view(np.uint8)
+
+        to, *origins = (
+            replace(walk, operand=operand, dtype=name)
+            for walk, operand, name in zip((dst, *sources), marked, ("uint8", kind, kind))
+        )
+        result.run_defined = executor(Arithmetic(octets_with_defined_lanes), to, origins, ordered, lanes)
     return result
 
 
@@ -240,12 +254,16 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:
             current[:] = np.unpackbits(bits, bitorder="little", count=extent)
             choose()
     else:
-        result.reads += (choice.access(call),)
+        bits = choice.access(call)
+        result.reads, result.examined = (*result.reads, bits), (bits,)
+        marks = _marks(choice)
         if dst.meets(choice):
             call.questionable("overlap", "dst and sel must not overlap")
         load = choice.loader()
 
         def run() -> None:
+            if marks is not None and not marks[: -(-extent // 8)].all():
+                call.questionable("undefined", f"sel holds undefined bits among the first {extent}", TikUndefinedError)
             current[:] = np.unpackbits(load(0), bitorder="little", count=extent)
             choose()
 

@@ -75,6 +75,7 @@ class MicroOp:
         reads, writes: byte-exact footprints.
         run: performs the numerics. None: nothing to do (flags, barriers).
         undefined: written bytes that hold no meaningful data afterwards (padding of an accumulator tile).
+        examined: accesses among ``reads`` whose "defined" bits ``run`` checks.
         run_defined: for pure copies: moves the "defined" bits instead of checking the sources. None: all bytes read
             must be defined, all bytes written become so.
         transfer: set on GM traffic.
@@ -99,6 +100,7 @@ class MicroOp:
     writes: tuple[Access, ...]
     run: Callable[[], None] | None
     undefined: tuple[Access, ...] = ()
+    examined: tuple[Access, ...] = ()
     run_defined: Callable[[], Any] | None = None
     transfer: Transfer | None = None
     instructions: int = 1

@@ -33,11 +33,12 @@ def guarded(
     global_reads = [] if atomic or races is None else [a.region for a in op.reads if a.region.memory.kind == "GM"]
     global_writes = [] if races is None else [a.region for a in op.writes if a.region.memory.kind == "GM"]
     computes = marked and op.run_defined is None
-    marks = native.marks(_marks_of(op.reads), _marks_of(op.writes)) if computes else None
+    checked = [access for access in op.reads if access not in op.examined]
+    marks = native.marks(_marks_of(checked), _marks_of(op.writes)) if computes else None
 
     def run() -> None:
         if computes and (marks is None or not marks.defined()):
-            for access in op.reads:
+            for access in checked:
                 message = undefined_bytes(access, op.name)
                 if message:
                     report("undefined", TikUndefinedError, message)
