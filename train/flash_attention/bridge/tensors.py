@@ -209,6 +209,18 @@ compiling = _by_form(_compiled, lambda: False)
 recorded = _by_form(_compiled, recording)
 
 
+def _untraced(what):
+    if tracing():
+        raise RuntimeError(
+            f"{what}: called in a function of jit(capture_mode='trace'), whose first call MindSpore runs twice, and what "
+            "it writes to Parameters too; allowed are the other modes of capture, GRAPH mode and PYNATIVE"
+        )
+
+
+# Refuse what counts in a Parameter, in functions that are being traced.
+refuse_trace = _by_form(lambda what: True, _untraced)
+
+
 def _no_seed(names):
     with called(names):
         raise ValueError(

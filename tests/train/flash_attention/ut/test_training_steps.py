@@ -66,7 +66,7 @@ import os
 
 import mindspore as ms
 import numpy as np
-from flash_attention import FlashAttention
+from flash_attention import FlashAttention, KVCache
 from mindspore import Tensor, ops
 
 x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 8)).astype(np.float32))
@@ -89,6 +89,21 @@ def check(mode, capture, function, expected):
     print(mode, capture, "right" if max(errors) < 1e-4 else errors, flush=True)
 
 
+def check_cache():
+    ms.set_context(mode=1)
+    try:
+        ms.jit(decode, capture_mode="trace")(x)
+    except RuntimeError as error:
+        print(str(error).partition(":")[0], "refused", flush=True)
+
+
+cache = KVCache(1, 20, 20, 8, dtype=ms.float32)
+
+
+def decode(x):
+    return cache(x, x, x)
+
+
 outputs = [run(x * i).asnumpy() for i in (1, 2, 3)]
 gradients = [ops.grad(loss)(x * i).asnumpy() for i in (1, 2, 3)]
 {checks}
@@ -107,9 +122,9 @@ def test_functions_that_are_captured_otherwise(run_python, tmp_path):
     if not ms.__version__.startswith("2.7."):  # mindspore_faults/traced_tuples.py
         checks.append((0, "trace", "run", "outputs"))
     script = tmp_path / "captured.py"  # MindSpore looks for the source of every caller
-    lines = (f"check({mode}, '{capture}', {function}, {expected})" for mode, capture, function, expected in checks)
-    script.write_text(CAPTURED.format(checks="\n".join(lines)))
-    expected = [f"{mode} {capture} right" for mode, capture, *_ in checks]
+    lines = [f"check({mode}, '{capture}', {function}, {expected})" for mode, capture, function, expected in checks]
+    script.write_text(CAPTURED.format(checks="\n".join([*lines, "check_cache()"])))
+    expected = [f"{mode} {capture} right" for mode, capture, *_ in checks] + ["KVCache.update refused"]
     assert run_python(str(script)).splitlines() == expected
 
 

@@ -7,7 +7,15 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.bridge.parameters import EntryCell
-from flash_attention.bridge.tensors import as_int32, compile_time, compiling, int_tensor, spec, tensor_spec
+from flash_attention.bridge.tensors import (
+    as_int32,
+    compile_time,
+    compiling,
+    int_tensor,
+    refuse_trace,
+    spec,
+    tensor_spec,
+)
 from flash_attention.cache_update import check_room, one_block_each
 from flash_attention.call.checks import INT32, INTEGERS, check_bool, check_dtype, check_int, check_name
 from flash_attention.call.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec
@@ -134,6 +142,7 @@ class KVCache(EntryCell):
         """
         # It returns a Tensor, see the forms in flash_attention.bridge.
         strict = not compiling()
+        refuse_trace("KVCache.update")
         if strict:
             self.check_room(self.lengths, key, tokens)
         return append_tokens(
@@ -168,6 +177,7 @@ class KVCache(EntryCell):
             RuntimeError: on a CPU, numbers in a Tensor are not as above, or no block is left for a copy. A graph on a
                 device cannot say so: the queries of that sequence give NaN until it is reset.
         """
+        refuse_trace("KVCache.reorder")
         if isinstance(indices, (tuple, list)):
             indices = int_tensor("indices", indices, 0, self.batch - 1)
         caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
