@@ -212,8 +212,8 @@ recorded = _by_form(_compiled, recording)
 def _untraced(what):
     if tracing():
         raise RuntimeError(
-            f"{what}: called in a function of jit(capture_mode='trace'), whose first call MindSpore runs twice, and what "
-            "it writes to Parameters too; allowed are the other modes of capture, GRAPH mode and PYNATIVE"
+            f"{what}: called in a function of jit(capture_mode='trace'), which MindSpore runs twice at first, with its "
+            "writes to Parameters; allowed are the other modes of capture, GRAPH mode and PYNATIVE"
         )
 
 
