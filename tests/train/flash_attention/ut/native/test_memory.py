@@ -28,6 +28,17 @@ CASES = [
     Case(heads=1, kv_heads=1, seq_q=40, seq_k=140, head_dim=255, dtype="float16", mask="2d", alignment="bottom_right"),
     Case(batch=2, heads=4, kv_heads=2, seq_q=131, seq_k=259, head_dim=33, value_dim=7, segments="documents", softcap=3),
     Case(batch=3, seq_q=67, seq_k=131, head_dim=7, value_dim=33, mask="causal", prefix=True, sinks=True),
+    Case(
+        batch=2,
+        heads=4,
+        kv_heads=2,
+        seq_q=300,
+        seq_k=259,
+        head_dim=33,
+        dtype="bfloat16",
+        block_mask="heads",
+        density=0.5,
+    ),
 ]
 
 

@@ -14,7 +14,10 @@ RULES = {
     "bottom_right": {"causal": True, "causal_alignment": "bottom_right"},
     "window": {"window_left": 20, "window_right": 5},
     "blocks": {"prev_blocks": 1, "next_blocks": 0, "tile": 64},
+    "block_mask": {"block_mask_shape": (1, 1, 3, 4), "block_mask_tile": 64},
 }
+ONE_COLUMN = {"block_mask_shape": (1, 1, 5, 1), "block_mask_tile": 64}
+TILES = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 0]], np.uint8)
 NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
 
 
@@ -31,8 +34,17 @@ def tensors_of(call) -> dict:
     return {name: random(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
+def visible(call) -> np.ndarray:
+    """Return which keys each row sees."""
+    if call.block_mask_shape is None:
+        return call.band.dense()
+    return np.kron(TILES, np.ones((64, 64), np.uint8))[: call.seq_q, : call.seq_k] != 0
+
+
 def named(call, tensors, **optional) -> dict:
     """Return the results of the kernel by name."""
+    if call.block_mask_shape is not None:
+        optional["block_mask"] = TILES[None, None]
     results = run(call, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
     return dict(zip(NAMES, results))
 
@@ -57,13 +69,13 @@ def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
     call = call_of(dtype=dtype, **RULES[rules])
     tensors = tensors_of(call)
     clean = named(call, tensors)
-    # Of a window and of top_left no row sees key 201, in a tile of its own kind.
+    # No row sees key 201, in a tile of its own kind, with a window, a block mask and top_left.
     for tensor, key in (("key", 67), ("value", 67), ("value", 131), ("key", 201), ("value", 201)):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, key, 3] = bad
-        seen = call.band.dense()[:, key]
+        seen = visible(call)[:, key]
         # Keys that a row sees together with the bad key get the row's gradient.
-        touched = call.band.dense()[seen].any(axis=0)
+        touched = visible(call)[seen].any(axis=0)
         actual = named(call, spoiled)
         assert_clean(actual, clean, ~seen, ~touched)
         if tensor == "value" and seen.any():
@@ -102,7 +114,7 @@ def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
         spoiled = {**tensors, tensor: tensors[tensor].copy()}
         spoiled[tensor][:, :, row, 7] = np.nan
         actual = named(call, spoiled)
-        assert_clean(actual, clean, np.arange(call.seq_q) != row, ~call.band.dense()[row])
+        assert_clean(actual, clean, np.arange(call.seq_q) != row, ~visible(call)[row])
         if tensor == "query":
             assert (
                 np.isnan(values(actual["output"])[:, :, row]).all() and np.isnan(actual["logsumexp"][:, :, row]).all()
@@ -154,17 +166,18 @@ def bfloat16_of(bits) -> np.ndarray:
     return (np.asarray(bits, np.uint32) << 16).view(np.float32)
 
 
-@pytest.mark.parametrize("seq_q, head_dim", ((1, 128), (40, 32), (40, 20)))
-def test_subnormal_values_and_gradients_survive(isa, seq_q, head_dim):
+@pytest.mark.parametrize("seq_q, head_dim, more", ((1, 128, {}), (40, 32, {}), (40, 20, {}), (300, 32, ONE_COLUMN)))
+def test_subnormal_values_and_gradients_survive(isa, seq_q, head_dim, more):
     """With one key the output is the value and d_value the only gradient of the output, however small in bfloat16.
 
-    The last head_dim has numbers behind the last whole vector.
+    A head_dim of 20 has numbers behind the last whole vector. Tasks with a block mask share the key.
     """
-    call = call_of(seq_q, 1, "bfloat16", heads=1, head_dim=head_dim)
+    call = call_of(seq_q, 1, "bfloat16", heads=1, head_dim=head_dim, **more)
+    optional = {"block_mask": np.ones(call.block_mask_shape, np.uint8)} if more else {}
     small = bfloat16_of(np.arange(1, head_dim + 1)).reshape(1, 1, 1, head_dim)
     ones, d_output = np.ones((1, 1, seq_q, head_dim), np.float32), np.zeros((1, 1, seq_q, head_dim), np.float32)
     d_output[:, :, seq_q // 10] = -small[0]
-    output, _, _, _, d_value = run(call, ones, ones[:, :, :1], small, d_output)
+    output, _, _, _, d_value = run(call, ones, ones[:, :, :1], small, d_output, **optional)
     np.testing.assert_array_equal(values(output), ones * small)
     np.testing.assert_array_equal(values(d_value), -small)
 

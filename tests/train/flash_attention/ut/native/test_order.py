@@ -95,3 +95,19 @@ def interrupted_call() -> None:
 
 def test_interrupt(run_python):
     assert "usable" in run_python("-c", f"from {__name__} import interrupted_call; interrupted_call()")
+
+
+def test_heads_whose_packed_keys_take_turns_in_memory():
+    """Keys under a block mask are packed for some heads at a time: 9 MB each here."""
+    call = Call(1, 8, 256, 8192, 128, dtype="float32", block_mask_shape=(1, 1, 2, 64), block_mask_tile=128)
+    random = np.random.default_rng(0)
+    query = random.standard_normal(call.shape_query(), np.float32)
+    key, value = (random.standard_normal(call.shape_key(), np.float32) for _ in range(2))
+    mask = (random.random(call.block_mask_shape) < 0.5).astype(np.uint8)
+    together = library.forward(call, query, key, value, block_mask=mask)
+    for head in range(8):
+        alone = (np.ascontiguousarray(array[:, head : head + 1]) for array in (query, key, value))
+        for result, expected in zip(
+            together, library.forward(replace(call, heads=1, kv_heads=1), *alone, block_mask=mask)
+        ):
+            np.testing.assert_array_equal(result[:, head : head + 1], expected)

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,10 +26,10 @@ double work_of(const Problem& p) {
 }
 
 ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_t wanted) {
-  const int64_t most = p.blocks.data ? kForwardBlockRows : kForwardRows;
-  ForwardPlan plan{p, outputs, most, 0};
+  // Rows of one tile of a block mask visit the same keys.
+  ForwardPlan plan{p, outputs, p.blocks.data ? std::min(std::max(p.blocks.tile, kMostTile), kForwardRows) : kForwardRows, 0};
   while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
-                            plan.rows * std::max(p.head_dim, p.value_dim) > most * 160 || plan.rows >= 2 * p.seq_q))
+                            plan.rows * std::max(p.head_dim, p.value_dim) > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
     plan.rows /= 2;
   plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
   return plan;
@@ -36,8 +37,37 @@ ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_
 
 namespace {
 
-// Sums of d_query are kept for as many key/value heads at a time as fit in here (at least one).
-constexpr int64_t kWaveBytes = 32 << 20;
+// For how many key/value heads at a time keys are packed, or d_query is summed: as many as CallMemory has room for, at least
+// one.
+int64_t wave_of(int64_t groups, int64_t group_bytes) {
+  return std::min(groups, std::max<int64_t>(1, CallMemory::kMostKept / std::max<int64_t>(1, group_bytes)));
+}
+
+// The tasks of `count` heads, the longest first.
+std::vector<ForwardTask> tasks_of(const ForwardPlan& plan, int64_t first_head, int64_t count) {
+  const Problem& p = plan.problem;
+  std::vector<ForwardTask> tasks;
+  tasks.reserve(plan.tiles * count);
+  if (p.blocks.data == nullptr) {
+    // Under a causal mask the last rows see most keys.
+    for (int64_t tile = plan.tiles - 1; tile >= 0; --tile)
+      for (int64_t head = first_head; head < first_head + count; ++head) tasks.push_back({&plan, head, tile});
+    return tasks;
+  }
+  // Those that visit about as many tiles stay in the order of the heads, whose keys they find in the cache.
+  constexpr int kSizes = 64;
+  std::vector<ForwardTask> by_size[kSizes];
+  for (int64_t head = first_head; head < first_head + count; ++head)
+    for (int64_t tile = 0; tile < plan.tiles; ++tile) {
+      const int64_t batch = head / p.heads, first = tile * plan.rows, end = std::min(first + plan.rows, p.seq_q);
+      const Band band = p.band_of(batch);
+      const int64_t lo = band.lo(first), hi = band.hi(end - 1);
+      const int64_t visible = lo < hi ? p.blocks.count(batch, head % p.heads, first, end, lo, hi) : 0;
+      by_size[kSizes - 1 - std::ilogb(2.0 * visible + 1)].push_back({&plan, head, tile});
+    }
+  for (const auto& some : by_size) tasks.insert(tasks.end(), some.begin(), some.end());
+  return tasks;
+}
 
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels(p.dtype);
@@ -51,27 +81,29 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const double work = 2 * work_of(p);
   const int most = thread_count(work, INT64_MAX);
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
-  const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
-  const int64_t heads = p.batch * p.heads, tasks = heads * plan.tiles;
-  // The longest tasks first: the last rows of all heads, which see most keys under a causal mask, or the rows to which a block
-  // mask leaves most tiles.
-  std::vector<int64_t> order(tasks), visible(tasks);
-  for (int64_t task = 0; task < tasks; ++task) {
-    const int64_t tile = plan.tiles - 1 - task / heads, head = task % heads;
-    const int64_t first = tile * plan.rows, end = std::min(first + plan.rows, p.seq_q);
-    const Band band = p.band_of(head / p.heads);
-    order[task] = tile * heads + head;
-    if (p.blocks.data && band.lo(first) < band.hi(end - 1))
-      visible[order[task]] = p.blocks.count(head / p.heads, head % p.heads, first, end, band.lo(first), band.hi(end - 1));
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return visible[a] > visible[b]; });
-  std::atomic<bool> failed{false};
-  const int threads = thread_count(work, tasks);
+  ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
+  const int64_t groups = p.batch * p.kv_heads;
   const int64_t scratch = kernels->forward_scratch(plan);
-  const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
-    return ForwardTask{&plan, order[task] % heads, order[task] / heads};
-  });
-  return done ? kOk : kNoMemory;
+  std::atomic<bool> failed{false};
+  const int64_t key_tiles = (p.seq_k + kernels->tile - 1) / kernels->tile;
+  int64_t wave = groups;
+  std::optional<CallMemory> packed;
+  std::vector<int32_t> packing;
+  if (p.blocks.data) {
+    plan.packed_bytes = kernels->packed_bytes(plan);
+    wave = wave_of(groups, key_tiles * plan.packed_bytes);
+    plan.packed = packed.emplace(wave * key_tiles * plan.packed_bytes).get();
+    packing.resize(wave * key_tiles);
+    plan.packing = packing.data();
+  }
+  for (; plan.first_group < groups && !failed; plan.first_group += wave) {
+    const int64_t count = std::min(wave, groups - plan.first_group);
+    std::fill(packing.begin(), packing.end(), int32_t{kUnpacked});
+    const std::vector<ForwardTask> tasks = tasks_of(plan, plan.first_group * p.group(), count * p.group());
+    run_looking_ahead(kernels->forward_task, thread_count(work, tasks.size()), tasks.size(), scratch, failed,
+                      [&](int64_t task) { return tasks[task]; });
+  }
+  return failed ? kNoMemory : kOk;
 }
 
 // A logsumexp that is greater, of either sign, has no room in float32 for what shows in the probabilities.
@@ -214,14 +246,14 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
   plan.d_query_width = (p.head_dim + 15) / 16 * 16;
   const int64_t head_sums = p.seq_q * plan.d_query_width, group_sums = p.group() * head_sums;
-  const int64_t group_bytes = std::max<int64_t>(1, group_sums * static_cast<int64_t>(sizeof(float)));
-  int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / group_bytes));
+  int64_t wave = wave_of(groups, group_sums * static_cast<int64_t>(sizeof(float)));
   if (bias.by_row && bias.shared) wave = 1;
   // Rows far apart would be slower to add to than to copy at the end.
   const bool in_result =
       p.dtype == DType::kFloat32 && plan.d_query_width == p.head_dim && p.query_layout.row_stride == p.head_dim;
-  const Buffer<float> sums = allocate<float>(in_result ? 0 : wave * group_sums);
-  plan.d_query = in_result ? static_cast<float*>(outputs.d_query) : sums.get();
+  const CallMemory memory(in_result ? 0 : wave * group_sums * static_cast<int64_t>(sizeof(float)));
+  float* const sums = reinterpret_cast<float*>(memory.get());
+  plan.d_query = in_result ? static_cast<float*>(outputs.d_query) : sums;
   plan.d_query_layout = in_result ? p.query_layout : Layout{p.heads * head_sums, head_sums, plan.d_query_width};
   Turns turns{std::vector<std::atomic<int32_t>>(wave * p.group() * plan.query_tiles), nullptr};
   std::atomic<bool> failed{false};
@@ -264,7 +296,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       plan.groups = std::min(wave, groups - plan.first_group);
       plan.d_query_first = in_result ? 0 : plan.first_group * group_sums;
       const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
-      if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
+      if (dirty && !in_result) poison(sums, plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
       for (auto& turn : turns.of) turn.store(0, std::memory_order_relaxed);
       // Query tiles that no key tile visits are written by nobody else.
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {

@@ -58,6 +58,55 @@ struct TaskRows {
   }
 };
 
+// A key tile as right operands of the products. What tasks share lies in pieces of ForwardPlan::packed_bytes.
+template <class Math>
+struct PackedKeys {
+  using Unit = typename Math::Unit;
+  Unit* key;      // transposed
+  Unit* value;    // stacked
+
+  PackedKeys(const Problem& p, Arena& arena)
+      : key(arena.take<Unit>(Math::kParts * kKeyTile * Pack<Math>::units(p.head_dim))),
+        value(arena.take<Unit>(kKeyTile / Math::kPerUnit * Pack<Math>::stacked_stride(p.value_dim))) {}
+
+  // From column `start` on, the first of a panel. False when it holds tiny numbers.
+  bool fill(const Rows& keys, const Rows& values, int64_t start, int64_t count, Unit* scratch) const {
+    Pack<Math>::transposed(keys, count, round_up(count, kPanel), scratch, key_from(start, keys.columns));
+    Pack<Math>::stacked(values, count, round_up(count, kPanel), value_from(start, values.columns));
+    return !Tiny<Simd>::any(keys, count) && !Tiny<Simd>::any(values, count);
+  }
+  Unit* key_from(int64_t column, int64_t width) const { return key + Math::kParts * column * Pack<Math>::units(width); }
+  Unit* value_from(int64_t column, int64_t width) const {
+    return value + column / Math::kPerUnit * Pack<Math>::stacked_stride(width);
+  }
+};
+
+// What tasks share of a key tile.
+template <class Math>
+struct SharedKeys {
+  int32_t* packing;
+  PackedKeys<Math> keys;
+
+  SharedKeys(const ForwardPlan& plan, const TaskRows& rows, int64_t index)
+      : SharedKeys(plan, (rows.batch * rows.problem.kv_heads + rows.kv_head - plan.first_group) *
+                                 ((rows.problem.seq_k + kKeyTile - 1) / kKeyTile) +
+                             index) {}
+  PackState state() const { return static_cast<PackState>(__atomic_load_n(packing, __ATOMIC_ACQUIRE)); }
+  void set(PackState state) const { __atomic_store_n(packing, state, __ATOMIC_RELEASE); }
+  // True for the one that has to pack it.
+  bool claim() const {
+    int32_t expected = kUnpacked;
+    return __atomic_compare_exchange_n(packing, &expected, kBeingPacked, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+
+ private:
+  SharedKeys(const ForwardPlan& plan, int64_t place) : packing(plan.packing + place), keys(at(plan, place)) {}
+  static PackedKeys<Math> at(const ForwardPlan& plan, int64_t place) {
+    Arena arena(plan.packed + place * plan.packed_bytes);
+    return PackedKeys<Math>(plan.problem, arena);
+  }
+};
+
 // A task at work. It goes over its rows in blocks; its key tiles come one after the other, each packed once for all blocks.
 template <class Math>
 struct ForwardTile {
@@ -66,13 +115,14 @@ struct ForwardTile {
 
   const Problem& problem;
   const ScoreRule rule;
+  const ForwardPlan& plan;
   const TaskRows rows;
   const ForwardOutputs& outputs;
   Unit* all_query;     // rows
   float* all_output;   // [row][output_stride], not normalised
   float* all_shift;    // [row]: minus the running maximum
   float* all_sums;     // [row][kLanes]: partial sums of the probabilities
-  QueryTile blocks[(kForwardBlockRows + kQueryRows - 1) / kQueryRows];
+  QueryTile blocks[(kForwardRows + kQueryRows - 1) / kQueryRows];
   // The block of rows at work, at most kQueryRows.
   const QueryTile* q;
   PairInputs inputs;
@@ -82,9 +132,9 @@ struct ForwardTile {
   float* shift;
   float* sums;
   Unit* probability;   // [row][kProbabilityStride], not normalised
-  Unit* key;           // transposed
-  Unit* value;         // stacked
-  bool packed;         // whether they hold the key tile at work
+  const PackedKeys<Math> own;
+  PackedKeys<Math> keys;  // of the key tile at work
+  bool packed;            // whether they are
   Unit* pack;          // scratch of packing
   CellProducts<Math> products;
   UpcomingRows next_keys, next_values, next_queries, results;
@@ -95,7 +145,14 @@ struct ForwardTile {
   int64_t units, query_stride, value_stride, output_stride;
 
   ForwardTile(const ForwardTask& task, const NextTask<ForwardTask>& next_task, Arena& arena)
-      : problem(task.plan->problem), rule(problem), rows(task), outputs(task.plan->outputs), next(next_task) {
+      : problem(task.plan->problem),
+        rule(problem),
+        plan(*task.plan),
+        rows(task),
+        outputs(plan.outputs),
+        own(problem, arena),
+        keys(own),
+        next(next_task) {
     const Problem& p = problem;
     units = Pack<Math>::units(p.head_dim);
     query_stride = Pack<Math>::row_stride(p.head_dim);
@@ -108,8 +165,6 @@ struct ForwardTile {
     all_sums = arena.take<float>(all * kLanes);
     inputs.allocate(arena, p, most);
     probability = arena.take<Unit>(most * kProbabilityStride);
-    key = arena.take<Unit>(Math::kParts * kKeyTile * units);
-    value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
     products.allocate(arena);
   }
@@ -167,7 +222,7 @@ struct ForwardCell {
 
   template <int kCount>
   FA_INLINE void products(F (&acc)[kRows][kCount]) const {
-    tile.products.template multiply_cell<Arithmetic, kCount>(tile.query, tile.query_stride, tile.key, tile.units, strip,
+    tile.products.template multiply_cell<Arithmetic, kCount>(tile.query, tile.query_stride, tile.keys.key, tile.units, strip,
                                                              panel, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
@@ -275,7 +330,7 @@ struct ForwardCell {
 template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t last = k.column(tile.q->union_hi());
-  tile.products.start(CellOrder{tile.q, &k, &tile.inputs, last}, tile.query, tile.query_stride, tile.key, tile.units);
+  tile.products.start(CellOrder{tile.q, &k, &tile.inputs, last}, tile.query, tile.query_stride, tile.keys.key, tile.units);
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     // Cells that the block mask hides are cleared where strips reach into them.
     constexpr bool kSkip = fills_words(Math::kStrip);
@@ -306,7 +361,7 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
       if (steps == 0) continue;
       tile.fetch();
       accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
-                                              tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
+                                              tile.kProbabilityStride, tile.keys.value + from * tile.value_stride + d,
                                               tile.value_stride, steps, tile.output + strip * tile.output_stride + d,
                                               tile.output_stride, width - d);
     }
@@ -320,20 +375,49 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   });
 }
 
-// Packs a key tile. False when it holds tiny numbers, and this is not a careful pass.
+// Packs a key tile, or finds it packed. False when it holds tiny numbers, and this is not a careful pass, which changes what
+// it has packed itself.
 template <class Math>
 bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
-  const int64_t start = tile.rows.column(k), seen = tile.rows.columns(k);
-  const Rows keys = tile.rows.keys(k), values = tile.rows.values(k);
-  typename Math::Unit* const value = tile.value + start / Math::kPerUnit * tile.value_stride;
-  Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack,
-                          tile.key + Math::kParts * start * tile.units);
-  Pack<Math>::stacked(values, seen, round_up(seen, kPanel), value);
+  const TaskRows& rows = tile.rows;
   tile.packed = true;
-  if (!tile.careful) return !Tiny<Simd>::any(keys, seen) && !Tiny<Simd>::any(values, seen);
+  if (tile.plan.packed && !tile.careful) {
+    const SharedKeys<Math> shared(tile.plan, rows, k.index);
+    PackState state = shared.state();
+    if (state == kUnpacked && shared.claim()) {
+      const Problem& p = rows.problem;
+      const bool ordinary =
+          shared.keys.fill(key_rows(p, p.key, rows.batch, rows.kv_head, k.first),
+                           value_rows(p, p.value, rows.batch, rows.kv_head, k.first), 0, k.count, tile.pack);
+      shared.set(state = ordinary ? kPacked : kPackedTiny);
+    }
+    tile.keys = shared.keys;
+    if (state == kPacked || state == kPackedTiny) return state == kPacked;
+    // Another task is at it.
+  }
+  const int64_t start = rows.column(k), seen = rows.columns(k);
+  tile.keys = tile.own;
+  const bool ordinary = tile.keys.fill(rows.keys(k), rows.values(k), start, seen, tile.pack);
+  if (!tile.careful) return ordinary;
   tile.nonfinite_first = start;
-  tile.nonfinite.template clear<Math>(values, seen, value, reinterpret_cast<float*>(tile.pack));
+  tile.nonfinite.template clear<Math>(rows.values(k), seen, tile.keys.value_from(start, rows.problem.value_dim),
+                                      reinterpret_cast<float*>(tile.pack));
   return true;
+}
+
+// Has fetched what the rows of a task visit of a key tile that is packed.
+template <class Math>
+void fetch_packed(ForwardTile<Math>& tile, const TaskRows& rows, const KeyTile& k, const PackedKeys<Math>& keys, int64_t cells) {
+  const auto bytes = [](const auto* from, const auto* to) {
+    const int64_t count = reinterpret_cast<const char*>(to) - reinterpret_cast<const char*>(from);
+    return Rows{DType::kByte, reinterpret_cast<const char*>(from), count, count};
+  };
+  int64_t first = k.first, end = k.first + k.count;
+  rows.problem.blocks.narrow_keys(rows.batch, rows.head, rows.first, rows.first + rows.count, first, end);
+  const int64_t from = k.column(first) / kPanel * kPanel, to = round_up(k.column(end), kPanel);
+  const int64_t width = rows.problem.head_dim, value_width = rows.problem.value_dim;
+  tile.next_keys.set(bytes(keys.key_from(from, width), keys.key_from(to, width)), 1, cells);
+  tile.next_values.set(bytes(keys.value_from(from, value_width), keys.value_from(to, value_width)), 1, cells);
 }
 
 // Has fetched, while the block at work is busy with key tile `index`, what is packed or written next.
@@ -343,6 +427,10 @@ void look_ahead(ForwardTile<Math>& tile, const KeyTile& k, int64_t block, bool f
   int64_t cells = tile.steps.cells;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
     const KeyTile next(key_tile, rows.problem.seq_k);
+    if (tile.plan.packed) {
+      const SharedKeys<Math> shared(tile.plan, rows, key_tile);
+      if (shared.state() != kUnpacked) return fetch_packed(tile, rows, next, shared.keys, cells);
+    }
     tile.next_keys.set(rows.keys(next), rows.columns(next), cells);
     tile.next_values.set(rows.values(next), rows.columns(next), cells);
   };
@@ -421,11 +509,10 @@ bool finish_rows(const ForwardTile<Math>& tile) {
   const Problem& p = tile.problem;
   const QueryTile& q = *tile.q;
   Finite finite;
-  for (int64_t m = 0; m < q.count; ++m) finite.add(tile.output + m * tile.output_stride, p.value_dim);
-  if (!tile.careful && !finite.all()) return false;
   char* output = static_cast<char*>(tile.outputs.output);
   const int64_t first = (tile.rows.batch * p.heads + tile.rows.head) * p.lse_stride + q.first;
   for (int64_t m = 0; m < q.count; ++m) {
+    finite.add(tile.output + m * tile.output_stride, p.value_dim);
     const float total = Simd::sum(Simd::load(tile.sums + m * kLanes));
     const double natural = -tile.shift[m] * tile.rule.to_natural, log_total = std::log(static_cast<double>(total));
     const double own = total == 0.0f ? -kInfinity : natural + log_total;
@@ -443,7 +530,7 @@ bool finish_rows(const ForwardTile<Math>& tile) {
     store_row(p.dtype, tile.output + m * tile.output_stride, factor, p.value_dim,
               output + p.output_layout.at(tile.rows.batch, tile.rows.head, q.first + m) * size_of(p.dtype));
   }
-  return true;
+  return tile.careful || finite.all();
 }
 
 // The rows of a task. False when it has to be done again with care: tiny or non-finite numbers are about.

@@ -11,16 +11,23 @@ namespace flash_attention {
 
 constexpr int64_t kMostLanes = 16;  // of the widest vectors
 
-// Query rows per task of the forward pass, at most. They share the packing of a key tile; of those of a block mask only some
-// take part.
+// Query rows per task of the forward pass, at most. They share the packing of a key tile.
 constexpr int64_t kForwardRows = 1024;
-constexpr int64_t kForwardBlockRows = 4096;
+
+// How far a key tile that tasks share is packed.
+enum PackState : int32_t { kUnpacked, kBeingPacked, kPacked, kPackedTiny };  // the last holds tiny numbers
 
 struct ForwardPlan {
   Problem problem;
   ForwardOutputs outputs;
   int64_t rows;   // query rows per task; results do not depend on it
   int64_t tiles;  // per head
+  // Rows with a block mask visit few key tiles of many. Tasks of few rows then share what the first of them has packed: all
+  // key tiles of each key/value head from first_group on. Null where each task packs its own.
+  char* packed = nullptr;
+  int64_t packed_bytes = 0;     // of a key tile
+  int32_t* packing = nullptr;   // (key/value heads of the wave, key tiles): a PackState of each
+  int64_t first_group = 0;      // of batch * kv_heads
 };
 
 // The query rows [tile * plan.rows, ...) of one head.
@@ -149,6 +156,8 @@ struct Kernels {
   // Query rows and keys per tile of the backward pass. Results depend on it (order of the sums), not on the number of threads.
   int64_t tile;
   int64_t (*forward_scratch)(const ForwardPlan& plan);
+  // Bytes of a packed key tile, a multiple of 64.
+  int64_t (*packed_bytes)(const ForwardPlan& plan);
   void (*forward_task)(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch);
   int64_t (*backward_scratch)(const BackwardPlan& plan);
   // Fills shift, delta and d_sinks for a slice: `count` rows from row `first` of batch_head on.

@@ -90,6 +90,12 @@ struct BlockMask : Layout {
         if (data[at(batch, head, r) + k]) return true;
     return false;
   }
+  // Leaves of the keys [key, keys_end) out, at both ends, what no row of [row, rows_end) may see.
+  FA_INLINE void narrow_keys(int64_t batch, int64_t head, int64_t row, int64_t rows_end, int64_t& key, int64_t& keys_end) const {
+    if (data == nullptr) return;
+    while (key < keys_end && !sees_some(batch, head, row, rows_end, key, key + 1)) key = (key / tile + 1) * tile;
+    while (keys_end > key && !sees_some(batch, head, row, rows_end, keys_end - 1, keys_end)) keys_end = (keys_end - 1) / tile * tile;
+  }
   // How many of the tiles that they are in are visible.
   FA_INLINE int64_t count(int64_t batch, int64_t head, int64_t row, int64_t rows_end, int64_t key, int64_t keys_end) const {
     int64_t result = 0;

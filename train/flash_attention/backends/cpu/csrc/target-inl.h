@@ -37,6 +37,11 @@ struct Entry {
     ForwardTile<Math>({&plan, 0, 0}, {}, arena);
     return arena.used();
   }
+  static int64_t packed_bytes(const ForwardPlan& plan) {
+    Arena arena(nullptr);
+    PackedKeys<Math>(plan.problem, arena);
+    return arena.used();
+  }
   static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
     [[maybe_unused]] const typename Math::Session session;
     with_rules(task.plan->problem,
@@ -111,6 +116,10 @@ struct Target {
     if (!own(plan.problem)) return below().forward_scratch(plan);
     return with(plan.problem, [&](auto math) { return Entry<decltype(math)>::forward_scratch(plan); });
   }
+  static int64_t packed_bytes(const ForwardPlan& plan) {
+    if (!own(plan.problem)) return below().packed_bytes(plan);
+    return with(plan.problem, [&](auto math) { return Entry<decltype(math)>::packed_bytes(plan); });
+  }
   static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
     if (!own(task.plan->problem)) return below().forward_task(task, next, scratch);
     with(task.plan->problem, [&](auto math) { Entry<decltype(math)>::forward(task, next, scratch); });
@@ -178,6 +187,7 @@ constexpr Kernels make_kernels(const char* isa) {
   return {isa,
           kKeyTile,
           Of::forward_scratch,
+          Of::packed_bytes,
           Of::forward,
           Of::backward_scratch,
           Of::rows,

@@ -49,6 +49,22 @@ char* thread_scratch(int64_t bytes) {
   return buffer.get();
 }
 
+std::atomic<CallMemory::Block*> CallMemory::kept_{nullptr};
+
+CallMemory::CallMemory(int64_t bytes) : block_(kept_.exchange(nullptr)) {
+  if (block_ && block_->bytes >= bytes) {
+    if (poisoned()) poison(block_->memory.get(), bytes);
+    return;
+  }
+  delete block_;
+  block_ = new Block{allocate<char>(bytes), bytes};
+}
+
+CallMemory::~CallMemory() {
+  if (block_->bytes <= kMostKept) block_ = kept_.exchange(block_);
+  delete block_;
+}
+
 int thread_count(double work, int64_t tasks) {
   // OpenMP's threads do not survive a fork: GNU's implementation would wait for them forever.
   const int64_t most = getpid() == kLoader ? omp_get_max_threads() : 1;

@@ -42,6 +42,27 @@ Buffer<T> allocate(int64_t count) {
 // problem.
 char* thread_scratch(int64_t bytes);
 
+// Memory of a call. The process keeps one piece, of at most kMostKept bytes, for the calls to come.
+class CallMemory {
+ public:
+  explicit CallMemory(int64_t bytes);
+  ~CallMemory();
+  CallMemory(const CallMemory&) = delete;
+  CallMemory& operator=(const CallMemory&) = delete;
+
+  char* get() const { return block_->memory.get(); }
+
+  static constexpr int64_t kMostKept = 32 << 20;
+
+ private:
+  struct Block {
+    Buffer<char> memory;
+    int64_t bytes;
+  };
+  static std::atomic<Block*> kept_;
+  Block* block_;
+};
+
 // How many threads are worth it for `work` multiplications in so many tasks. One in a process forked after the library
 // was loaded.
 int thread_count(double work, int64_t tasks);
